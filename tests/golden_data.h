@@ -1,6 +1,6 @@
-// Reference results: files of the folder OURO_GOLDEN_DIR, by default the project's own copy. Tests keep no
-// case in code: they run what the files hold, and say how much that was. Used by tests with the label
-// `golden`.
+// Reference results: files of the folder OURO_GOLDEN_DIR, by default the project's own copy. Tests contain no
+// cases in code: they run the cases of the files, and report how many there were. Used by tests with the
+// label `golden`.
 #pragma once
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#ifndef OURO_GOLDEN_DEFAULT  // CMake says where the source has them
+#ifndef OURO_GOLDEN_DEFAULT  // CMake defines where they are in the source
 #define OURO_GOLDEN_DEFAULT "tests/golden"
 #endif
 
@@ -28,7 +28,7 @@ inline std::filesystem::path golden_dir() {
   return given && *given ? given : OURO_GOLDEN_DEFAULT;
 }
 
-/// The parsed file; throws with its path where it is missing or not JSON.
+/// The parsed file; throws, with the path, if it is missing or not JSON.
 template <class Json = nlohmann::json>
 Json golden(const std::string& file, const std::filesystem::path& folder = golden_dir()) {
   const auto path = folder / file;
@@ -41,8 +41,8 @@ Json golden(const std::string& file, const std::filesystem::path& folder = golde
   }
 }
 
-/// Counts cases by kind and prints the counts when it goes: "golden: 12 topologies". Kinds that are named
-/// from the start are printed where there was none, too.
+/// Counts cases by kind; the destructor prints the counts: "golden: 12 topologies". Kinds given to the
+/// constructor are printed even if their count is zero.
 class CasesRun {
  public:
   CasesRun(std::initializer_list<std::string> kinds) {
@@ -60,8 +60,8 @@ class CasesRun {
   std::map<std::string, int> counts_;
 };
 
-/// The parts of a case's name, "ring/lws2/accum4". Each is taken by who honours it; what nobody takes is an
-/// error that names it, so no case runs as another than its name says.
+/// The parts of a case's name, "ring/lws2/accum4". The code that implements a part takes it; a part that
+/// nothing takes is an error that names it, so that no case runs as something other than its name says.
 class NameParts {
  public:
   explicit NameParts(std::string name) : name_(std::move(name)) {
@@ -77,14 +77,14 @@ class NameParts {
     parts_.erase(parts_.begin());
     return part;
   }
-  /// Whether `word` is one of the parts.
+  /// Takes `word`; returns whether it is one of the parts.
   bool flag(const std::string& word) {
     const auto it = std::find(parts_.begin(), parts_.end(), word);
     if (it == parts_.end()) return false;
     parts_.erase(it);
     return true;
   }
-  /// What follows `word` in the part that begins with it: "4" of "accum4".
+  /// Takes the part that begins with `word`; returns the rest of it: "4" of "accum4".
   std::optional<std::string> after(const std::string& word) {
     for (auto it = parts_.begin(); it != parts_.end(); ++it)
       if (it->size() > word.size() && it->starts_with(word)) {
@@ -108,11 +108,12 @@ class NameParts {
     if (!x) throw std::invalid_argument("the name '" + name_ + "' has no part '" + word + "<number>'");
     return *x;
   }
-  /// A topology's local world size. In runs of models, alternating-exp-ring has 2 unless the name says more.
+  /// A topology's local world size. In runs of models, alternating-exp-ring has 2 unless the name
+  /// gives another.
   int local_size(const std::string& topology) {
     return integer("lws").value_or(topology == "alternating-exp-ring" ? 2 : 1);
   }
-  /// All of `text` as a number.
+  /// `text`, which must be a number as a whole.
   double number_of(const std::string& text) const {
     char* end = nullptr;
     const double x = std::strtod(text.c_str(), &end);
@@ -132,7 +133,7 @@ class NameParts {
 };
 
 /// Calls run(ranks, name, case) for each case of a file {"<ranks>": {"<name>": case}}; keys that begin with
-/// '_' are remarks. A case that throws is a failure, and the next one is run.
+/// '_' are remarks. A case that throws is a failure, and the next one is still run.
 template <class Run>
 void for_each_run(const std::string& file, const Run& run) {
   const nlohmann::json all = golden(file);

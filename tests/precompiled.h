@@ -1,5 +1,5 @@
-// What nearly every test includes, compiled once. Used by the build (tests/CMakeLists.txt); no file includes
-// it.
+// Headers that nearly every test includes, precompiled. Used by the build (tests/CMakeLists.txt); no file
+// includes it.
 #pragma once
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

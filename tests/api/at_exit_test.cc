@@ -1,6 +1,6 @@
 // The last collectives of a program, after its main function: an atexit handler and a static object's
-// destructor make them, and fail on purpose. A program of its own, since it is about how one ends. Used by
-// ctest.
+// destructor make them, and some fail on purpose. A separate program, because it is about the end of a
+// program. Used by ctest.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,11 +22,11 @@ void expect(bool condition, const char* what) {
 }
 
 std::vector<ouro::Context>& contexts() {
-  static auto* all = new std::vector<ouro::Context>;  // outlives what uses it here
+  static auto* all = new std::vector<ouro::Context>;  // never destroyed, so it outlives its users here
   return *all;
 }
 
-/// Memory that is taken, and filled: if the library wrote to some that it has given back, it would show here.
+/// Allocates and fills memory: if the library wrote to memory that it has freed, it would be detected here.
 class Taken {
  public:
   Taken() {
@@ -45,7 +45,7 @@ class Taken {
   std::vector<std::vector<unsigned char>> blocks_;
 };
 
-/// Two ranks in one thread, so in a batch; calls that were made before and calls that are new.
+/// Two ranks in one thread, so in a batch; repeats earlier calls and makes new ones.
 void make_collectives() {
   for (int count : {1, 2, 3, 500}) {
     std::vector<float> in(500, 1), out[2] = {in, in};
@@ -87,17 +87,18 @@ void last_calls(const char* where) {
   make_collectives();
   make_errors();
   const int self[] = {0};
-  auto group = contexts()[2].group(self, where);  // reads parameters, which the library keeps since it began
+  // Needs parameters, which the library has kept since its start.
+  auto group = contexts()[2].group(self, where);
   expect(group.ok() && barrier(*group).ok(), "no new group");
   expect(taken.whole(), "memory of the program was written to");
 }
 
-/// Made before the library is first used, so it goes last.
+/// Constructed before the library is first used, so it is destroyed last.
 struct Last {
   ~Last() {
     last_calls("a static object's destructor");
     contexts().clear();
-    std::_Exit(g_failures > 0 ? 1 : 0);  // main returned something else
+    std::_Exit(g_failures > 0 ? 1 : 0);  // main returned a different code
   }
 } g_last;
 
@@ -113,7 +114,7 @@ int main() {
   make_collectives();
   make_errors();
   std::atexit([] { last_calls("a later atexit handler"); });
-  ouro::group_start();  // and never ended
+  ouro::group_start();  // this batch never ends
   float x = 1, y = 0;
   (void)all_reduce(contexts()[2].world(), ouro::CView(&x, 1, ouro::DType::f32),
                    ouro::View(&y, 1, ouro::DType::f32));

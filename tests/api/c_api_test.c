@@ -1,4 +1,5 @@
-/* Every function of ouro.h, called from C99 by three ranks that are threads. Exit 0 if all checks hold. */
+/* Calls every function of ouro.h from C99, with three ranks that are threads. Exits with 0 if all checks
+ * hold. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static void fail(int line, const char* what) {
     if (!(condition)) fail(__LINE__, #condition); \
   } while (0)
 #define OK(call) CHECK((call) == OURO_CODE_OK)
-/* The call is refused, and the error names what was wrong. */
+/* The call must be refused, and the error must name what is wrong. */
 #define REFUSED(call, word)                         \
   do {                                              \
     CHECK((call) == OURO_CODE_INVALID);             \
@@ -182,7 +183,7 @@ static void groups(ouro_context_t c, ouro_group_t world, int r) {
     CHECK(ouro_group_rank(pair) == (r == 2 ? 0 : 1));
     OK(ouro_barrier(pair, NULL, NULL));
   }
-  OK(ouro_barrier(world, NULL, NULL)); /* both have left the barrier that the abort would hit */
+  OK(ouro_barrier(world, NULL, NULL)); /* both have left the barrier of `pair`, which the abort would hit */
   if (r != 1) {
     OK(ouro_group_abort(pair, "enough of it"));
     CHECK(ouro_group_status(pair) == OURO_CODE_ABORTED);
@@ -192,7 +193,7 @@ static void groups(ouro_context_t c, ouro_group_t world, int r) {
     CHECK(strstr(text_of_error, "enough of it") != NULL && json_of_error[0] == '{');
     OK(ouro_group_status(world));
     CHECK(ouro_last_error() == text_of_error &&
-          ouro_last_error_json() == json_of_error); /* they are valid still */
+          ouro_last_error_json() == json_of_error); /* the pointers are still valid */
     OK(ouro_group_shrink(pair, &report, &smaller));
     CHECK(report.dead_count == 0);
     CHECK(ouro_group_size(smaller) == 2);
@@ -249,7 +250,7 @@ static void refusals(ouro_context_t c, ouro_group_t g) {
   REFUSED(ouro_recv(g, &x, 1, OURO_DTYPE_F32, 0, 0, 0, &info, s, NULL), "received");
   ouro_stream_destroy(s);
   REFUSED(ouro_stream_create((ouro_priority_t)5, NULL, &s), "ouro_priority_t");
-  OK(ouro_group_status(g)); /* a wrong argument is not the group's fault */
+  OK(ouro_group_status(g)); /* a wrong argument does not affect the group */
 }
 
 static void* rank(void* argument) {

@@ -1,5 +1,5 @@
-// The enumerations of ouro.h have the values of those of the C++ interface: checked by compiling.
-// Part of test_c_api.
+// Checks by compiling that the enumerations of ouro.h have the values of those of the C++ interface. Part
+// of test_c_api.
 #include "api/include/ouro/ouro.h"
 #include "api/include/ouro/ouro.hpp"
 

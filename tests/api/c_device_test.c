@@ -1,5 +1,5 @@
-/* Memory and streams of GPUs through ouro.h, from C99: two ranks that are threads. Device memory is filled
- * and read by messages of each rank to itself. Exit 0 if all checks hold, 77 without a GPU. */
+/* Memory and streams of GPUs through ouro.h, from C99, with two ranks that are threads. Each rank fills and
+ * reads its device memory by messages to itself. Exits with 0 if all checks hold, 77 without a GPU. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,8 +30,9 @@ static void fail(int line, const char* what) {
 
 static ouro_op_t sum(void) { return ouro_op(OURO_OP_SUM); }
 
-/* Copies between host and device memory, either way. On all ranks alike: a message gives its pinned memory
- * back, which waits for all work on the device, and that may not wait for a rank that is still here. */
+/* Copies between host and device memory, in either direction. Call it on all ranks at the same time: a
+ * message releases its pinned memory, which waits for all work on the device, and that work must not wait for
+ * a rank that is in this function. */
 static void copy(ouro_group_t g, void* to, const void* from, size_t count) {
   OK(ouro_group_start());
   OK(ouro_recv(g, to, count, OURO_DTYPE_F32, ouro_group_rank(g), 1, 0, NULL, NULL, NULL));
@@ -40,9 +41,9 @@ static void copy(ouro_group_t g, void* to, const void* from, size_t count) {
   OK(ouro_barrier(g, NULL, NULL));
 }
 
-/* Whether all of COUNT elements are `value` there. */
+/* Whether all COUNT elements in device memory are `value`. */
 static int all_are(ouro_group_t g, const void* device, float value) {
-  static float host[N][COUNT]; /* a row a rank */
+  static float host[N][COUNT]; /* one row for each rank */
   float* mine = host[ouro_group_rank(g)];
   int i;
   copy(g, mine, device, COUNT);
@@ -80,7 +81,7 @@ static void operations(ouro_group_t g, int r, int device, void* in, void* out) {
   OK(ouro_broadcast(g, r == 0 ? out : NULL, in, COUNT, OURO_DTYPE_F32, 0, NULL, NULL, NULL));
   OK(ouro_reduce(g, in, r == 0 ? out : NULL, COUNT, OURO_DTYPE_F32, sum(), 0, NULL, NULL, NULL));
   CHECK(all_are(g, out, r == 0 ? 2 * N * N * N : 2 * N * N));
-  /* Memory of the host is found to be that, in the same stream, too. */
+  /* Memory of the host is recognised as such, also in the same stream. */
   OK(ouro_all_reduce(g, &host, &both, 1, OURO_DTYPE_F32, sum(), NULL, own, NULL));
   OK(ouro_stream_synchronize(own, -1));
   CHECK(both == 1);
@@ -125,7 +126,7 @@ static void* rank(void* argument) {
   return NULL;
 }
 
-/* A rank that was given no GPU works on the host only, and says so. */
+/* A rank without a GPU works on the host only, and its errors say so. */
 static void without(void) {
   ouro_init_options_t options = OURO_INIT_OPTIONS;
   ouro_call_options_t call = OURO_CALL_OPTIONS;
@@ -145,7 +146,7 @@ static void without(void) {
   call.memory = OURO_MEMORY_HOST;
   OK(ouro_all_reduce(g, &x, &y, 1, OURO_DTYPE_F32, sum(), &call, NULL, NULL));
   CHECK(y == 3);
-  /* A structure of a version without the last members: they keep their defaults. */
+  /* A structure of a version without the last members: these keep their defaults. */
   options.size = offsetof(ouro_init_options_t, device);
   ouro_context_destroy(c);
   OK(ouro_context_threads(1, &options, &c));

@@ -1,5 +1,5 @@
-/* Opens libouro.so.0 from a program that does not link it, and uses what each thread has of its own: in a
- * thread that was there before, and in one that comes later. Usage: test_dlopen LIBRARY. */
+/* Opens libouro.so.0 from a program that does not link it, and uses the library's thread-local state: in a
+ * thread that existed before, and in one that is started later. Usage: test_dlopen LIBRARY. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -21,7 +21,7 @@ static void* find(const char* name) {
   return found;
 }
 
-/* A batch is the thread's own, and so is the last error. */
+/* A batch belongs to its thread, and so does the last error. */
 static void* use(void* waits) {
   Call start, end;
   Text last;

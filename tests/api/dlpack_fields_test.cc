@@ -1,4 +1,5 @@
-// Tensors of another library whose fields hold anything, and tensors in the collectives of two ranks.
+// Tensors of another library with arbitrary values in their fields, and tensors in the collectives of
+// two ranks.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -21,7 +22,7 @@ struct DlpackFields : ::testing::Test {};
 using Forms = ::testing::Types<DLManagedTensor, DLManagedTensorVersioned>;
 TYPED_TEST_SUITE(DlpackFields, Forms);
 
-/// What a field may come to hold: numbers at the edges of its type, and any.
+/// A possible value of a field: a number at the limits of its type, or any number.
 std::int64_t odd_number(std::mt19937_64& random) {
   constexpr std::int64_t kEdges[] = {0,  1,  -1,  2,   3,       4,     8,         16,        32,
                                      64, 65, 127, 255, 1 << 16, kMost, kMost / 2, -kMost - 1};

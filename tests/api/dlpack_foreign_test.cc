@@ -1,5 +1,5 @@
-// A program with a dlpack.h of its own, older than the versioned tensor, included between ours.
-// In the test only where the system has such a header.
+// A program with another dlpack.h, older than the versioned tensor, included between ours. Tested only if the
+// system has such a header.
 #include "ouro/dlpack.hpp"
 // clang-format off
 #include <dlpack/dlpack.h>

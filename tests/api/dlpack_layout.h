@@ -1,5 +1,5 @@
-// DLPack's structs in numbers, as its binary interface has them, for whichever header defined them.
-// Used by the tests of DLPack; a dlpack.h of another origin goes before it.
+// Checks DLPack's structs against the numbers of its binary interface, whichever header defined them. Used by
+// the tests of DLPack; include a dlpack.h of another origin before it.
 #pragma once
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-// Tensors as another library makes them. Used by the tests of DLPack.
+// Tensors as another library creates them. Used by the tests of DLPack.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -15,8 +15,8 @@ using Numbers = std::vector<std::int64_t>;
 
 inline constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
-/// A tensor that counts the calls of its deleter. `Form` is one of the two
-/// structs. Room for 64 dimensions, so that any number of them that is accepted is also there.
+/// A tensor that counts the calls of its deleter. `Form` is one of the two structs. It has room for 64
+/// dimensions, so that any accepted number of them really exists.
 template <class Form>
 struct Producer {
   std::array<std::int64_t, 64> shape = {}, strides = {};

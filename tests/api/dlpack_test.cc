@@ -1,4 +1,5 @@
-// Arrays of other libraries: what goes in comes out, who frees it and when, and everything that is refused.
+// Arrays of other libraries: values are passed unchanged, who frees an array and when, and everything that
+// is refused.
 #include "ouro/dlpack.hpp"
 
 #include <gmock/gmock.h>
@@ -40,7 +41,7 @@ Result<DLManagedTensorVersioned*> out(View v, const Numbers& shape, std::shared_
   return to_dlpack(v, shape, std::move(owner), {.order = order});
 }
 
-/// Refused for this reason with these words, and left to the caller.
+/// The tensor is refused for this reason with this text, and still belongs to the caller.
 template <class Form>
 void expect_refused(Producer<Form>& p, Reason reason, const std::string& words,
                     Access access = Access::write) {
@@ -199,11 +200,12 @@ TYPED_TEST(Dlpack, WhatIsRefusedStaysWithTheCaller) {
     expect_refused(p, reason, words);
   };
   const auto as_is = [](P&) {};
-  refused({2, 3}, {1, 2}, Reason::unsupported, "neither row-major", as_is);         // transposed
-  refused({2, 3}, {4, 1}, Reason::unsupported, "neither row-major", as_is);         // gaps
-  refused({4}, {-1}, Reason::unsupported, "neither row-major", as_is);              // backwards
-  refused({2, 3}, {0, 1}, Reason::unsupported, "neither row-major", as_is);         // broadcast
-  refused({2, 3, 4}, {12, 1, 3}, Reason::unsupported, "neither row-major", as_is);  // channels_last has 4
+  refused({2, 3}, {1, 2}, Reason::unsupported, "neither row-major", as_is);  // transposed
+  refused({2, 3}, {4, 1}, Reason::unsupported, "neither row-major", as_is);  // gaps
+  refused({4}, {-1}, Reason::unsupported, "neither row-major", as_is);       // backwards
+  refused({2, 3}, {0, 1}, Reason::unsupported, "neither row-major", as_is);  // broadcast
+  // channels_last needs 4 dimensions.
+  refused({2, 3, 4}, {12, 1, 3}, Reason::unsupported, "neither row-major", as_is);
   refused({2, -3}, {}, Reason::invalid, "below 0", as_is);
   refused({0, -3}, {}, Reason::invalid, "below 0", as_is);
   refused({kMost, 3}, {}, Reason::invalid, "more elements", as_is);
@@ -235,12 +237,12 @@ TEST(DlpackVersioned, MajorVersionsAndReadOnlyAreRespected) {
   for (const std::uint32_t major : {0u, 2u, 0xffffffffu}) {
     P p({4});
     p.tensor.version = {major, 0};
-    p->ndim = -1;  // not even looked at
+    p->ndim = -1;  // must not even be read
     expect_refused(p, Reason::unsupported, "expected 1.x");
   }
   P later({4});
   later.tensor.version = {1, 99};
-  later.tensor.flags = ~std::uint64_t{1};  // whatever these come to mean, but not READ_ONLY
+  later.tensor.flags = ~std::uint64_t{1};  // flags of future versions, but not READ_ONLY
   EXPECT_TRUE(from_dlpack(&later.tensor).ok());
   EXPECT_EQ(later.freed, 1);
 
@@ -327,7 +329,7 @@ TEST(Strided, OrdersAndViews) {
   EXPECT_EQ(view(image, first, Order::channels_last).status().reason(), Reason::unsupported);
   EXPECT_EQ(view(image, {}, Order::channels_last).status().reason(), Reason::unsupported);
   EXPECT_EQ(view({2, 3}, {}, Order::channels_last).status().reason(), Reason::unsupported);
-  EXPECT_TRUE(view({2, 1, 4, 5}, {}, Order::channels_last).ok());  // one channel: both at once
+  EXPECT_TRUE(view({2, 1, 4, 5}, {}, Order::channels_last).ok());  // one channel: both orders at once
   EXPECT_TRUE(view({0, 3}, {9, 9}, Order::row_major).ok());
   EXPECT_EQ(view_of(nullptr, DType::f32, {}, image).status().reason(), Reason::invalid);
   EXPECT_TRUE(view_of(nullptr, DType::f32, {}, Numbers{0}).ok());

@@ -1,5 +1,5 @@
-// Forked children that use, or let go of, what is their parent's. What groups and contexts say there is in
-// tests/runtime/failure/arguments_test.cc.
+// Forked children that use, or release, objects of their parent. tests/runtime/failure/arguments_test.cc
+// tests the errors of groups and contexts there.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@
 namespace ouro {
 namespace {
 
-/// The wait status of a forked child that does this; it may take ten seconds.
+/// The wait status of a forked child that runs `does`; it may take ten seconds.
 int child_that(const std::function<void()>& does) {
   std::fflush(nullptr);
   const pid_t child = ::fork();
@@ -42,13 +42,13 @@ Context alone() {
 }
 
 constexpr Milliseconds kSoon{2000};
-/// It lets no child of a program with threads start one.
+/// ThreadSanitizer does not let a child of a program with threads start a thread.
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kThreadSanitizer = true;
 #else
 constexpr bool kThreadSanitizer = false;
 #endif
-/// Their allocators have locks that other threads of the parent may hold.
+/// The sanitizers' allocators have locks that other threads of the parent may hold.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitizer = true;
 #else
@@ -109,7 +109,7 @@ TEST(ForkedChild, IsRefusedByGroupsAndWindowsOfItsParent) {
   EXPECT_TRUE(w->get(0, View(x, 16, DType::f32)).ok());
 }
 
-/// The device, its driver and the shared pages are the parent's: nothing is given back.
+/// The device, its driver and the shared pages belong to the parent: the child must release nothing.
 TEST(ForkedChild, LetsGoOfWhatLiesOnAGpu) {
   Context c = alone();
   if (c.device().kind != Device::Kind::cuda) GTEST_SKIP() << "SKIP (no CUDA device)";
@@ -133,18 +133,18 @@ TEST(ForkedChild, LetsGoOfWhatLiesOnAGpu) {
 
 constexpr const char* kDelay = "FORK_TEST_MICROSECONDS";
 
-/// A program that forks while a thread joins its first job; the child joins one, too. Exits with 0 if that
-/// goes well.
+/// A program that forks while a thread joins its first job; the child joins one, too. Exits with 0 if
+/// that succeeds.
 [[noreturn]] void program(const char* delay) {
   std::thread joins([] { (void)Context::threads(2).ok(); });
   std::this_thread::sleep_for(std::chrono::microseconds(std::atoi(delay)));
   const int status = child_that([] { EXPECT_TRUE(Context::threads(2).ok()); });
   std::fflush(nullptr);
-  ::_exit(status == 0 ? 0 : 1);  // the thread may go on
+  ::_exit(status == 0 ? 0 : 1);  // does not wait for the thread
 }
 
-/// From the first setting that is read to the calibration, with what one thread begins to make: in programs
-/// of their own, in which nothing of the library has been used.
+/// The fork happens at any moment from the first setting that is read to the calibration, while one thread is
+/// starting the library. Run in separate programs, in which nothing of the library has been used before.
 TEST(ForkedChild, BeginsWhateverThreadsOfItsParentWereAt) {
   if (kSanitizer) GTEST_SKIP() << "SKIP (the child finds locks of the sanitizer held)";
   if (const char* const delay = std::getenv(kDelay)) program(delay);
@@ -152,7 +152,7 @@ TEST(ForkedChild, BeginsWhateverThreadsOfItsParentWereAt) {
     const pid_t started = ::fork();
     if (started == 0) {
       ::setenv(kDelay, delay, 1);
-      ::setenv("XDG_CACHE_HOME", "/proc/none", 1);  // it calibrates each time
+      ::setenv("XDG_CACHE_HOME", "/proc/none", 1);  // so that it calibrates each time
       ::unsetenv("OURO_CALIBRATION");
       ::execl("/proc/self/exe", "test_init", "--gtest_brief=1", "--gtest_filter=ForkedChild.BeginsWhatever*",
               nullptr);

@@ -1,4 +1,4 @@
-// How ranks come into a job: addresses in place of ids, a GPU each, and threads that cannot be had.
+// How ranks join a job: addresses instead of ids, a GPU for each rank, and threads that cannot be started.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@
 namespace ouro {
 namespace {
 
-/// A port of the loopback interface that is free now.
+/// A port of the loopback interface that is free at the moment.
 int free_port() {
   const Fd s(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in at{};
@@ -39,7 +39,7 @@ int free_port() {
   return ntohs(at.sin_port);
 }
 
-/// Two ranks join by what `change` makes of their options, and add up their numbers.
+/// Two ranks join with options changed by `change`, and add up their numbers.
 template <class F>
 std::string meet(F&& change) {
   std::string said[2];
@@ -85,7 +85,7 @@ TEST(Init, RefusesWhatNamesNoJob) {
   EXPECT_EQ(code({.rank = 0, .world_size = 1, .address = "127.0.0.1", .port = -1}), Code::invalid);
 }
 
-/// On one host: what would stop the job on the cluster stops it here.
+/// On one host: settings that would stop the job on a cluster stop it here, too.
 TEST(Init, RefusesWhatOnlySeveralHostsWouldRead) {
   const auto alone = [](std::vector<std::pair<const char*, const char*>> variables) {
     for (const auto& [name, value] : variables) setenv(name, value, 1);
@@ -131,7 +131,7 @@ TEST(Init, RefusesWhatOnlySeveralHostsWouldRead) {
   EXPECT_EQ("joined", alone({{"OURO_SECRET", "00112233445566778899aabbccddeeff"}, {"OURO_INSECURE", "0"}}));
 }
 
-/// There is one, fake or not.
+/// There is a device, fake or real.
 TEST(Init, AGpuEachOrNone) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
   const int gpus = gpu::gpu().devices();
@@ -142,7 +142,8 @@ TEST(Init, AGpuEachOrNone) {
   EXPECT_NE(more.message().find("one_gpu_each"), std::string::npos) << more.message();
 }
 
-/// No memory for the stacks of so many threads: an error, and those that had begun are gone.
+/// There is no memory for the stacks of so many threads: an error, and the threads that had started
+/// have ended.
 TEST(Init, ThreadsThatCannotBeHad) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers reserve more addresses than the limit of this test";
@@ -163,8 +164,8 @@ TEST(Init, ThreadsThatCannotBeHad) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-/// A rank that waits for another one, whether it gathers or asks, stops when the program says so, and the
-/// ranks that have come hear it at once.
+/// A rank that waits for another one, whether it gathers or asks, stops when the program cancels, and the
+/// ranks that have joined are told at once.
 TEST(TimedInit, JoiningCanBeCancelled) {
   for (const int rank : {0, 1}) {
     auto id = UniqueId::create();
@@ -201,7 +202,7 @@ TEST(Init, AGroupTellsInOneLoadWhetherItHasFailed) {
   EXPECT_TRUE(two.failed());
 }
 
-/// Values that no enumerator has, and options that nothing would read, are refused.
+/// Values outside of an enumeration, and options that nothing would read, are refused.
 TEST(Init, RefusesOptionsThatMeanNothing) {
   const auto refused = [](const Status& s) { return s.reason() == Reason::invalid; };
   const auto threads = [](auto&& change) {
@@ -247,7 +248,8 @@ TEST(Init, RefusesOptionsThatMeanNothing) {
   EXPECT_TRUE(c.world().status().ok());
 }
 
-/// A receive that expects its length exactly is told of any other, here and on a stream; the message stays.
+/// A receive that requires an exact length reports any other, in the caller and on a stream; the message
+/// stays queued.
 TEST(Messages, CanBeExpectedExactly) {
   auto contexts = Context::threads(2);
   ASSERT_TRUE(contexts.ok());
@@ -256,7 +258,7 @@ TEST(Messages, CanBeExpectedExactly) {
   int room[4] = {};
   auto stream = Stream::create();
   ASSERT_TRUE(stream.ok());
-  for (const bool unexpected : {true, false}) {  // already in the queue, or on its way
+  for (const bool unexpected : {true, false}) {  // already in the queue, or in flight
     ASSERT_TRUE(send(one, std::span<const int>(data), 1).ok());
     if (unexpected)
       while (!probe(two, 0)->has_value()) std::this_thread::yield();

@@ -1,5 +1,5 @@
-// Calls for libraries on top of the interface, as the trainers are: handles, deadlines, hosts, shared memory,
-// weighted neighbours, warnings. Messages that are matched are in match_test.cc.
+// Calls for libraries on top of the interface, such as the trainers: handles, deadlines, hosts, shared
+// memory, weighted neighbours, warnings. match_test.cc tests matched messages.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -20,7 +20,7 @@ std::vector<int> all_of(int n) {
   return all;
 }
 
-/// The group ends with the last handle, not before, and then on all ranks.
+/// The group ends with its last handle, not before, and then on all ranks.
 TEST(GroupsCopies, AreHandlesOfOneGroup) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               auto made = c.group(all_of(2), "copied");
@@ -69,7 +69,7 @@ TEST(GroupsDeadline, IsTheOneThatWasChosen) {
   EXPECT_EQ(Group().deadline(), 0ms);
 }
 
-/// Named for the list of tests that run on several hosts.
+/// The name makes the list of tests for several hosts include it.
 TEST(GroupsHosts, AreNumberedByTheirFirstRanks) {
   EXPECT_EQ("", run_threads(4, [](Context& c) -> std::string {
               const int hosts = hosts_of(4);
@@ -88,7 +88,7 @@ class SharedMemory : public ::testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, SharedMemory, ::testing::Values(Mode::threads, Mode::processes),
                          [](const auto& mode) { return name(mode.param); });
 
-/// Each rank writes into the memory of the next, which reads it there without any call.
+/// Each rank writes into the memory of the next one, which reads it there without any call.
 TEST_P(SharedMemory, IsMappedByAllRanks) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ("", run(GetParam(), 3, [](Context& c) -> std::string {
@@ -107,7 +107,7 @@ TEST_P(SharedMemory, IsMappedByAllRanks) {
               OURO_RANK_OK(barrier(g));
               const int got = std::atomic_ref((*shown)[mine].as<int>()[0]).load();
               OURO_RANK_CHECK(got == 100 + (c.rank() + 2) % 3, "{}", got);
-              // What a peer has let go stays mapped here.
+              // Memory that a peer has released stays mapped here.
               if (c.rank() == 1) shown->clear();
               OURO_RANK_OK(barrier(g));
               if (c.rank() != 1)

@@ -1,5 +1,5 @@
-// Matched messages: what one thread has found no other can take; it comes whole, once, or goes back to its
-// place.
+// Matched messages: no other thread can receive a message that one has matched; it is received completely and
+// once, or returns to its place.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(All, MessagesMatched, ::testing::Values(Mode::threads, 
 TEST_P(MessagesMatched, ComeWholeWhateverTheirLength) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ("", run(GetParam(), 2, [](Context& c) -> std::string {
-              constexpr std::size_t kLengths[] = {0, 1, 1000, 3'000'000};  // the last in many slots
+              constexpr std::size_t kLengths[] = {0, 1, 1000, 3'000'000};  // the last one needs many slots
               Group& g = c.world();
               for (const std::size_t n : kLengths) {
                 if (c.rank() == 0) {
@@ -72,7 +72,7 @@ TEST_P(MessagesMatched, ComeWholeWhateverTheirLength) {
             }));
 }
 
-/// Two are set aside, and received in another order; the third goes to an ordinary receive meanwhile.
+/// Two messages are set aside and received in another order; meanwhile an ordinary receive gets the third.
 TEST_P(MessagesMatched, AreForNobodyElse) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ("", run(GetParam(), 2, [](Context& c) -> std::string {
@@ -100,7 +100,7 @@ TEST_P(MessagesMatched, AreForNobodyElse) {
             }));
 }
 
-/// Dropped, a message is where it was: the order of its source and tag is kept.
+/// If its handle is dropped, a message returns to its place: the order of its source and tag is kept.
 TEST_P(MessagesMatched, GoBackToTheirPlace) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ("", run(GetParam(), 2, [](Context& c) -> std::string {
@@ -114,7 +114,7 @@ TEST_P(MessagesMatched, GoBackToTheirPlace) {
                 auto first = next(g, 0, 0), second = next(g, 0, 0);
                 OURO_RANK_OK(first);
                 OURO_RANK_OK(second);
-                const Matched copy = *first;  // the last of the handles counts
+                const Matched copy = *first;  // only dropping the last handle counts
                 *first = Matched();
                 const auto third = next(g, 0, 0);
                 OURO_RANK_OK(third);
@@ -129,33 +129,33 @@ TEST_P(MessagesMatched, GoBackToTheirPlace) {
             }));
 }
 
-/// A receive that waits already gets what is dropped.
+/// A receive that is already waiting gets the message whose handle is dropped.
 TEST(MessagesMatchedThreads, GoBackToWhoWaits) {
-  EXPECT_EQ(
-      "", run_threads(2, [](Context& c) -> std::string {
-        Group& g = c.world();
-        const int word = 77;
-        if (c.rank() == 0) {
-          OURO_RANK_OK(send(g, std::span<const int>(&word, 1), 1));
-          OURO_RANK_OK(barrier(g));
-          return "";
-        }
-        auto found = next(g, 0, 0);
-        OURO_RANK_OK(found);
-        int got = 0;
-        Status waited;
-        std::jthread other([&] { waited = recv(g, std::span(&got, 1), 0, 0, kHang).status(); });
-        std::this_thread::sleep_for(20ms);  // the receive is posted, most likely; else it finds the message
-        *found = Matched();
-        other.join();
-        OURO_RANK_OK(waited);
-        OURO_RANK_CHECK(got == 77, "{}", got);
-        OURO_RANK_OK(barrier(g));
-        return "";
-      }));
+  EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
+              Group& g = c.world();
+              const int word = 77;
+              if (c.rank() == 0) {
+                OURO_RANK_OK(send(g, std::span<const int>(&word, 1), 1));
+                OURO_RANK_OK(barrier(g));
+                return "";
+              }
+              auto found = next(g, 0, 0);
+              OURO_RANK_OK(found);
+              int got = 0;
+              Status waited;
+              std::jthread other([&] { waited = recv(g, std::span(&got, 1), 0, 0, kHang).status(); });
+              // By now the receive is most likely posted; otherwise it finds the message.
+              std::this_thread::sleep_for(20ms);
+              *found = Matched();
+              other.join();
+              OURO_RANK_OK(waited);
+              OURO_RANK_CHECK(got == 77, "{}", got);
+              OURO_RANK_OK(barrier(g));
+              return "";
+            }));
 }
 
-/// Threads that take from anybody share the messages out: each comes once, as it was sent.
+/// Threads that receive from any source share the messages: each arrives once and unchanged.
 TEST(MessagesMatchedThreads, TakeEachMessageOnce) {
   constexpr int kEach = 300, kThreads = 3;
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
@@ -193,16 +193,16 @@ TEST(MessagesMatchedThreads, TakeEachMessageOnce) {
             }));
 }
 
-constexpr std::size_t kMany = 8 << 20;  // elements of a message of which half fits into the links
+constexpr std::size_t kMany = 8 << 20;  // elements of a message of which only half fits into the links
 
-/// Rank 0 sends a message of kMany sevens, stops while half of it is under way, and goes on to its end when
-/// it is told to; then it returns. Rank 1 returns when rank 0, the process `*sender`, has stopped.
+/// Rank 0 sends a message of kMany sevens, is stopped while half of it is in flight, and completes it when it
+/// is continued; then it returns. Rank 1 returns when rank 0, the process `*sender`, has stopped.
 Status send_half(Context& c, pid_t* sender) {
   Group& g = c.world();
   const std::int64_t pid = ::getpid();
   std::vector<std::int64_t> pids(2);
   OURO_TRY(all_gather(g, std::span<const std::int64_t>(&pid, 1), std::span(pids)));
-  OURO_TRY(probe(g, 1 - c.rank()).status());  // links are made here
+  OURO_TRY(probe(g, 1 - c.rank()).status());  // creates the links
   OURO_TRY(barrier(g));
   *sender = static_cast<pid_t>(pids[0]);
   if (c.rank() == 0) {
@@ -211,7 +211,7 @@ Status send_half(Context& c, pid_t* sender) {
     OURO_TRY(stream.status());
     auto work = send(g, std::span<const int>(data), 1, 0, *stream);
     OURO_TRY(work.status());
-    std::this_thread::sleep_for(200ms);  // as much of it as nobody takes
+    std::this_thread::sleep_for(200ms);  // time to send as much as fits without a receiver
     ::raise(SIGSTOP);
     return work->wait();
   }
@@ -221,7 +221,7 @@ Status send_half(Context& c, pid_t* sender) {
   return {};
 }
 
-/// Half of a long message is here when the receive that has it gives up: it goes to the receive behind it.
+/// Half of a long message has arrived when its receive gives up: the message goes to the next receive.
 TEST(MessagesThatWait, GoToTheNextReceive) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   EXPECT_EQ("", run_processes(2, [](Context& c) -> std::string {
@@ -232,7 +232,7 @@ TEST(MessagesThatWait, GoToTheNextReceive) {
               Ints first(kMany), second(kMany);
               Status gave_up, got = invalid("not received");
               std::jthread waits([&] {
-                std::this_thread::sleep_for(100ms);  // the other is posted first
+                std::this_thread::sleep_for(100ms);  // the other one is posted first
                 got = recv(g, std::span(second), 0, 0, kHang).status();
               });
               gave_up = recv(g, std::span(first), 0, 0, 500ms).status();
@@ -246,7 +246,8 @@ TEST(MessagesThatWait, GoToTheNextReceive) {
             }));
 }
 
-/// Two threads receive the same message, of which half is here: one gets it, the other is told at once.
+/// Two threads receive the same message, of which half has arrived: one gets it, the other gets an error
+/// at once.
 TEST(MessagesThatWait, AreReceivedByOneThread) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   EXPECT_EQ("", run_processes(2, [](Context& c) -> std::string {
@@ -284,7 +285,8 @@ TEST(MessagesThatWait, AreReceivedByOneThread) {
             }));
 }
 
-/// A handle may stay longer than its group is open: it says so, and makes no links for what is gone.
+/// A handle may be kept longer than its group is open: its use returns an error, and creates no links for a
+/// closed group.
 TEST_P(MessagesMatched, MayOutliveTheirGroup) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ("", run(GetParam(), 2, [](Context& c) -> std::string {
@@ -304,7 +306,7 @@ TEST_P(MessagesMatched, MayOutliveTheirGroup) {
               OURO_RANK_CHECK(late.message().find("group 'closed early' is closed") != std::string::npos,
                               "{}", late.message());
               const bool had = rt::TestAccess::has_message_links(*g.impl());
-              *kept = Matched();  // goes back to nowhere
+              *kept = Matched();  // there is no place to return it to
               const bool has = rt::TestAccess::has_message_links(*g.impl());
               OURO_RANK_CHECK(has == had, "links made for a message that is gone");
               OURO_RANK_CHECK(g.impl()->one_host() || !has, "a closed group has links between hosts");

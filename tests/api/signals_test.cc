@@ -1,5 +1,5 @@
-// Signals are the program's: whoever blocks one in its own threads and waits for it gets it, whatever threads
-// the library has by then.
+// Signals belong to the program: a program that blocks one in its own threads and waits for it gets it,
+// whatever threads the library has started by then.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -29,7 +29,7 @@ struct Task {
   bool takes(int signal) const { return (blocked >> (signal - 1) & 1) == 0; }
 };
 
-/// The threads of this process but the calling one.
+/// The threads of this process except the calling one.
 std::vector<Task> other_threads() {
   std::vector<Task> all;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -45,7 +45,7 @@ std::vector<Task> other_threads() {
   return all;
 }
 
-/// Signals of the program that they take, and faults of their own that they block.
+/// Signals of the program that these threads would take, and fault signals that they block.
 std::string wrong(const std::vector<Task>& threads) {
   std::string found;
   for (const Task& t : threads) {
@@ -57,7 +57,7 @@ std::string wrong(const std::vector<Task>& threads) {
   return found;
 }
 
-/// Blocks them as programs do: once the library has started its threads.
+/// Blocks signals as programs do: after the library has started its threads.
 class Blocked {
  public:
   explicit Blocked(std::initializer_list<int> signals) {
@@ -75,8 +75,8 @@ class Blocked {
   sigset_t set_, before_;
 };
 
-/// `hosts` ranks, each on a host of its own, and a stream: with what they start of threads, signals reach
-/// this one.
+/// `hosts` ranks, each on a host of its own, and a stream: with all the threads that these start, signals
+/// still reach this thread.
 void signals_are_ours(int hosts, const std::set<std::string>& expected) {
   InitOptions o = test::quick_options();
   const auto id = UniqueId::create();
@@ -106,7 +106,7 @@ void signals_are_ours(int hosts, const std::set<std::string>& expected) {
   ASSERT_TRUE(stream.ok());
   ASSERT_TRUE(stream->synchronize().ok());
   gpu::Gpu& gpu = gpu::gpu();
-  std::optional<Stream> device;  // of a fake one: a thread, too
+  std::optional<Stream> device;  // of a fake device, which has a thread too
   if (gpu.devices() > 0) {
     auto made = Stream::create(Device{Device::Kind::cuda, 0});
     ASSERT_TRUE(made.ok()) << made.status().message();
@@ -114,8 +114,8 @@ void signals_are_ours(int hosts, const std::set<std::string>& expected) {
     ASSERT_TRUE(device->run([] { return Status{}; }).wait().ok());
   }
   const Blocked blocked{SIGUSR1, SIGTERM, SIGCHLD};
-  // A thread that begins or ends blocks all signals, by the C library, and one that was joined may be listed
-  // for a moment more.
+  // The C library blocks all signals in a thread that starts or ends, and a joined thread may still be listed
+  // for a moment.
   std::vector<Task> threads = other_threads();
   for (int i = 0; i < 500 && !wrong(threads).empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -152,7 +152,7 @@ TEST_F(Signals, ReachWhoWaitsForThem) {
 }
 TEST_F(SignalsUcx, ReachWhoWaitsForThem) { signals_are_ours(2, {"ouro-watch", "ouro-net", "ouro-progress"}); }
 
-/// Joining leaves the mask of the thread that calls as it was.
+/// Joining leaves the signal mask of the calling thread unchanged.
 TEST_F(Signals, MaskOfTheCallerStays) {
   sigset_t before, after;
   pthread_sigmask(SIG_SETMASK, nullptr, &before);

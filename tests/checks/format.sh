@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Whether sources are as .clang-format says. Usage: format.sh ROOT. Other versions of clang-format break lines otherwise:
-# without this one, 77.
+# Checks that sources are formatted according to .clang-format. Usage: format.sh ROOT. Other versions of clang-format
+# break lines differently: without the expected version, exits with 77.
 set -euo pipefail
 readonly kVersion=14
 format=$(command -v clang-format-$kVersion || command -v clang-format || true)

@@ -1,5 +1,6 @@
-# Headers include what they use of the standard library, themselves or by way of this project's headers, never by way of
-# other parts of the library or of precompiled headers. Usage: includes.py ROOT. Ends with 1 and a line for each finding.
+# Headers must include what they use of the standard library, directly or through this project's headers, but not
+# through other headers of the standard library or through precompiled headers. Usage: includes.py ROOT. Exits with 1
+# and prints a line for each finding.
 import functools
 import pathlib
 import re
@@ -9,7 +10,7 @@ import tempfile
 import layering
 import tree
 
-# name in std:: -> the headers that declare it by the standard
+# name in std:: -> the headers that declare it according to the standard
 PROVIDERS = {}
 
 
@@ -83,7 +84,7 @@ provide("utility tuple array variant", "get")
 provide("algorithm array deque list map memory set string string_view tuple unordered_map utility vector optional functional", "swap move")
 provide("variant", "variant visit monostate holds_alternative get_if variant_size_v variant_alternative_t")
 provide("vector", "vector")
-# What one header declares for another, by the standard.
+# What including one standard header also provides, according to the standard.
 FOR_FREE = {
     "utility": "algorithm map set memory optional tuple variant unordered_map functional chrono",
     "cstddef": "array span vector string string_view memory iterator",
@@ -98,19 +99,20 @@ FOR_FREE = {
 }
 C_NAMES = {"stdint.h": "cstdint", "stddef.h": "cstddef", "string.h": "cstring", "stdio.h": "cstdio", "stdlib.h": "cstdlib",
            "math.h": "cmath"}
-# Headers of others that bring, and document, standard types in their interfaces.
+# Headers of other projects that provide, and document, standard types in their interfaces.
 OTHERS = {"gtest/gtest.h": "string vector memory ostream cstddef utility tuple iostream sstream set map type_traits functional",
           "gmock/gmock.h": "string vector memory ostream cstddef utility tuple iostream sstream set map type_traits functional",
           "fmt/format.h": "string string_view cstddef utility", "fmt/core.h": "string string_view cstddef"}
 USED = re.compile(r"\bstd::([a-z_0-9]+)")
-# Libraries that are precompiled, too: their namespace and how the names of their headers begin.
+# Libraries that are precompiled too: their namespace, and the prefix of their headers' names.
 LIBRARIES = [(re.compile(r"(?<![\w:])(?:::)?fmt::"), "fmt/"), (re.compile(r"(?<![\w:])(?:::)?testing::"), ("gtest/", "gmock/"))]
 
 
 def reach_of(root):
     @functools.cache
     def reach(path):
-        """Standard headers that a header of this project includes, directly or by way of others of this project."""
+        """Standard headers that a header of this project includes, directly or through other headers of this
+        project."""
         found, pending, seen = set(), [path], {path}
         while pending:
             file = pending.pop()
@@ -151,7 +153,7 @@ def findings(root):
 
 
 def self_test():
-    """Plants headers that lack an include and innocents beside them; returns what was judged wrongly."""
+    """Self-test: plants headers that lack an include, and correct ones beside them; returns wrong verdicts."""
     planted = [
         ("runtime/core/a.h", "#include <vector>\nstd::vector<int> a; std::size_t n;\n", False),
         ("runtime/core/b.h", "std::string b;\n", True),

@@ -1,4 +1,4 @@
-# Who may include whom, folder by folder. Usage: layering.py ROOT. Ends with 1 and a line for each include that is not
+# Which folder may include which. Usage: layering.py ROOT. Exits with 1 and prints a line for each include that is not
 # allowed, and for each rule that no include needs any more.
 import pathlib
 import sys
@@ -7,7 +7,8 @@ import tempfile
 import tree
 
 CORE = "runtime/core"  # the ground: every room may include it
-# room: the rooms that it may include beside the core. A room is listed after all that it includes, so there is no circle.
+# room: the rooms that it may include in addition to the core. A room is listed after all rooms that it includes, so
+# there is no cycle.
 ALLOWED = {
     CORE: set(),
     "kernels/arith": set(),
@@ -43,7 +44,8 @@ ALLOWED = {
     "api/include": set(),
     "api/src": {"api/include", "kernels/device", "transport/wire", "runtime/stream", "runtime/network", "runtime/join",
                 "runtime/context", "runtime/group"},
-    # Trainers are a library beside api/src: public headers, kernels, and of the core what public headers include.
+    # Trainers are a library beside api/src: they may include public headers, kernels, and those headers of the core
+    # that public headers include.
     "api/train/common": {"api/include"},
     "api/train/optim": {"api/include", "api/train/common", "kernels/arith", "kernels/device", "kernels/host",
                         "kernels/gpu"},
@@ -61,22 +63,22 @@ ALLOWED = {
     "api/python/src": {"api/include"},
 }
 INNERMOST = sorted(ALLOWED, key=len, reverse=True)
-OUTSIDE = ("tests", "bench", "tools")  # include anything, are included by themselves only
+OUTSIDE = ("tests", "bench", "tools")  # may include anything; only they themselves may include them
 # Small libraries that tests, benches and other tools share.
 SHARED_TOOLS = ("tools/chart", "tools/cli", "tools/measure", "tools/models", "tools/run")
 PUBLIC = pathlib.PurePosixPath("api/include/ouro")
 PUBLIC_OWN = {"runtime/core/status.h", "runtime/core/types.h"}
-USERS = ("api/train/", "api/examples", "api/python/")  # rooms of users of the interface: what is public, and no more of the core
+USERS = ("api/train/", "api/examples", "api/python/")  # rooms of users of the interface: public headers, and only those of the core that these include
 CUDA_HEADERS = ("cuda", "nv/", "cub/", "thrust/", "cooperative_groups", "nvtx3/", "driver_types", "vector_types")
 
 
 def floor(room):
-    """How high a room's top-level folder stands; the core is the ground."""
+    """The level of a room's top-level folder; the core is the ground."""
     return -1 if room == CORE else ("kernels", "transport", "runtime", "api").index(room.split("/")[0])
 
 
 def room(path):
-    """The room of a file, by its path from the root; None for what is in no room."""
+    """The room of a file, by its path from the root; None for a file outside of all rooms."""
     path = pathlib.PurePosixPath(path)
     for inner in INNERMOST:
         if path.is_relative_to(inner):
@@ -85,12 +87,12 @@ def room(path):
 
 
 def resolve(root, includer, name):
-    """The path from the root of a file of this project that an include names, or None."""
+    """The path from the root of this project's file that an include names, or None."""
     for candidate in (root / name, root / "api/include" / name, (root / includer).parent / name):
         if candidate.is_file():
             return candidate.resolve().relative_to(root)
     first = pathlib.PurePosixPath(name)
-    return first if room(first) else None  # names a room but no file: the compiler will say so, we check the room
+    return first if room(first) else None  # names a room but no file: the compiler reports the missing file; the room is checked here
 
 
 def complaint(root, includer, bracket, name, used):
@@ -142,7 +144,7 @@ def violations(root, used):
 
 
 def table_errors():
-    """The table itself: what a room may include is listed before it and does not stand higher."""
+    """Checks the table itself: what a room may include is listed before it and is not on a higher level."""
     seen = set()
     for name, below in ALLOWED.items():
         for other in below:
@@ -154,7 +156,7 @@ def table_errors():
 
 
 def self_test():
-    """Plants one violation of each kind and innocents beside them; returns what was judged wrongly."""
+    """Self-test: plants one violation of each kind, and correct includes beside them; returns wrong verdicts."""
     planted = [
         ("runtime/core/a.h", '"transport/wire/w.h"', True),
         ("transport/wire/w.h", '"runtime/core/a.h"', False),

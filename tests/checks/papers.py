@@ -1,6 +1,6 @@
-# Whether the papers agree with the tree: code of the guide stands in the examples, links lead somewhere, every example
-# has its line in the tutorials, the names of files and identifiers in ARCHITECTURE.md exist, and it and the README are as
-# short as they should be. Usage: papers.py ROOT. Ends with 1 and a line for each finding.
+# Checks that the documents agree with the tree: code of the guide is in the examples, links have a target, every
+# example is listed in the tutorials, the files and identifiers named in ARCHITECTURE.md exist, and it and the README
+# are as short as required. Usage: papers.py ROOT. Exits with 1 and prints a line for each finding.
 import re
 import sys
 from pathlib import Path
@@ -24,13 +24,13 @@ def line_of(text, position):
 
 
 def anchors(text):
-    """The names by which a page's headings can be linked to."""
+    """The anchors of a page's headings."""
     titles = HEADING.findall(FENCED.sub("", text))
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 def strange_code(text, sources):
-    """(line, what) of blocks that no example contains, whatever its line breaks."""
+    """(line, what) of code blocks that no example contains, ignoring line breaks."""
     for found in BLOCK.finditer(text):
         code = squeezed(found[1])
         if not any(code in source for source in sources):
@@ -38,7 +38,7 @@ def strange_code(text, sources):
 
 
 def broken_links(text, page, read):
-    """(line, what) of relative links; read(path) is a page's text, None if there is no such file."""
+    """(line, what) of broken relative links; read(path) returns the text of a page, None if there is no such file."""
     plain = FENCED.sub(lambda m: "\n" * m[0].count("\n"), text)
     for found in LINK.finditer(plain):
         target, _, anchor = found[1].partition("#")
@@ -52,7 +52,7 @@ def broken_links(text, page, read):
 
 
 def strange_names(text, files, words):
-    """(line, what) of names in backticks that are neither files (whole path, or end of one) nor words of the sources."""
+    """(line, what) of names in backticks that are neither files (whole path, or its end) nor words of the sources."""
     plain = FENCED.sub(lambda m: "\n" * m[0].count("\n"), text)
     for found in NAMED.finditer(plain):
         name = found[1]

@@ -1,14 +1,14 @@
-# Compiles every block of C++ and C in the README, as it stands there. Usage: readme.py ROOT CXX CC [FLAGS...]
-# Ends with 1 and the compiler's words for each block that does not compile.
+# Compiles every block of C++ and C of the README as it is. Usage: readme.py ROOT CXX CC [FLAGS...] Exits with
+# 1 and prints the compiler's messages for each block that does not compile.
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 BLOCK = re.compile(r"^```(cpp|c)\n(.*?)^```$", re.M | re.S)
-WHOLE = re.compile(r"^#include ", re.M)  # it brings what it needs; else it is part of a function
+WHOLE = re.compile(r"^#include ", re.M)  # a complete file; otherwise it is part of a function
 
-# What the text around a part of a function says is there: names, and the function.
+# The context that the README's text assumes for a part of a function: names, and the function around it.
 PARTS = {
     "cpp": """#include "ouro/ouro.hpp"
 int part(ouro::Result<ouro::Context>& context, void* my_cuda_stream) {{
@@ -27,7 +27,7 @@ int part(const float* in, float* out, size_t count) {{
 
 
 def blocks(text):
-    """(line, language, code) of each."""
+    """(line, language, code) of each block."""
     for found in BLOCK.finditer(text):
         yield text.count("\n", 0, found.start()) + 2, found[1], found[2]
 
@@ -37,7 +37,7 @@ def unit(language, code):
 
 
 def compile_errors(root, compilers, flags, language, code):
-    """Empty: it compiles without a warning."""
+    """The compiler's messages; empty: it compiles without a warning."""
     standard = {"cpp": ["-x", "c++", "-std=c++20"], "c": ["-x", "c", "-std=c99", "-pedantic-errors"]}[language]
     command = [compilers[language], *standard, "-fsyntax-only", "-Wall", "-Wextra", "-Werror", *flags,
                f"-I{root}/api/include", f"-I{root}", "-"]

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Whether each public declaration is documented. Usage: reference.sh ROOT SCRATCH. Without Doxygen 1.9: 77.
+# Checks that each public declaration is documented. Usage: reference.sh ROOT SCRATCH. Without Doxygen
+# 1.9: 77.
 set -euo pipefail
 if ! command -v doxygen >/dev/null || [[ $(doxygen --version) != 1.9.* ]]; then
   echo "cannot be done here: there is no Doxygen 1.9"
@@ -13,7 +14,7 @@ for name in all_reduce ouro_all_reduce GossipTrainer premul bf16; do
   grep -rqw --include='*.html' "$name" "$scratch/pages" || fail "$name is not in the reference"
 done
 
-# The check itself: a copy of the headers with one declaration that nobody documented.
+# Tests the check itself with a copy of the headers that has one undocumented declaration.
 rm -rf "$scratch/copy"
 mkdir -p "$scratch/copy/docs" "$scratch/copy/runtime/core"
 cp -r "$root/api" "$root/tools" "$root/CMakeLists.txt" "$scratch/copy"

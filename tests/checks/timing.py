@@ -1,12 +1,13 @@
-# Upper bounds on measured time in tests: kHang (tests/timing.h) in any test, a promised time in suites named Timed* only,
-# which run alone. Usage: timing.py ROOT. Ends with 1 and a line for each bound that a slow processor could break.
+# Finds upper bounds on measured time in tests. Allowed: kHang (tests/timing.h) in any test, and guaranteed times in
+# suites named Timed*, which run alone. Usage: timing.py ROOT. Exits with 1 and prints a line for each bound that a slow
+# processor could break.
 import re
 import sys
 
 import tree
 
 HANG = re.compile(r"\bkHang\b")
-LONG = 20  # seconds: a bound of a literal's that only a hang exceeds
+LONG = 20  # seconds: a literal bound that only a hang exceeds
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "min": 60, "h": 3600,
          "nanoseconds": 1e-9, "microseconds": 1e-6, "milliseconds": 1e-3, "seconds": 1, "minutes": 60, "Milliseconds": 1e-3}
 NUMBER = r"([0-9][0-9']*(?:\.[0-9]+)?)"
@@ -45,7 +46,7 @@ def first_comma(text):
 
 
 def durations(text):
-    """The durations that stand in it, in seconds."""
+    """The durations that occur in the text, in seconds."""
     return ([float(n.replace("'", "")) * UNITS[u] for n, u in LITERAL.findall(text)]
             + [float(n.replace("'", "")) * UNITS[u] for u, n in MADE.findall(text)])
 
@@ -72,7 +73,7 @@ def slow_breaks(kind, arguments):
 
 
 def findings(code):
-    """The position of each bound that is not kHang and stands outside a suite named Timed*."""
+    """The position of each bound that is not kHang and is outside of a suite named Timed*."""
     timed = [(m.start(), closing(code, code.index("{", m.end()), "{}")) for m in TEST.finditer(code)
              if m[1].startswith("Timed")]
     for match in ASSERTION.finditer(code):
@@ -95,7 +96,7 @@ GOOD = ("EXPECT_LT(Clock::now() - start, kHang);", "EXPECT_GE(Clock::now() - sta
 
 
 def self_test():
-    """What is judged wrongly among planted assertions."""
+    """Self-test: wrong verdicts about planted assertions."""
     def judged(suite, line):
         return bool(list(findings(tree.without_comments(f"TEST({suite}, X) {{\n  {line}\n}}\n"))))
     return ([f"missed: {line}" for line in BAD if not judged("Death", line)]

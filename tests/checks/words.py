@@ -1,5 +1,5 @@
-# What must not stand in the code of the library, as far as a pattern can tell. Usage: words.py ROOT.
-# Ends with 1 and a line for each finding; warns, without failing, about files that are too long.
+# Finds forbidden code in the library, as far as patterns can. Usage: words.py ROOT. Exits with 1 and
+# prints a line for each finding; warns, without failing, about files that are too long.
 import re
 import sys
 
@@ -7,7 +7,7 @@ import tree
 
 FD_CALLS = r"open|openat|socket|socketpair|accept4|pipe2|memfd_create|eventfd|timerfd_create|signalfd|epoll_create1|inotify_init1|dup3"
 
-# (name, pattern, paths in which it is right, why)
+# (name, pattern, paths in which it is allowed, why)
 RULES = [
     ("ftruncate", r"\bftruncate(64)?\s*\(", ("runtime/core/segment.cc",),
      "a sparse segment dies by SIGBUS later: only segment.cc makes segments, with fallocate behind it"),
@@ -27,16 +27,16 @@ RULES = [
     ("catch all", r"catch\s*\(\s*\.\.\.\s*\)\s*\{\s*\}", (), "an exception becomes a Status, it does not vanish"),
 ]
 RULES = [(name, re.compile(pattern), right, why) for name, pattern, right, why in RULES]
-# Without the colons where no member or local is called so.
+# Calls without the colons are found only if no member or local has such a name.
 FD_CALL = re.compile(rf"(?<![\w.>])::({FD_CALLS})\s*\(|(?<![\w.>:])(accept4|memfd_create|pipe2|socketpair|socket(?=\s*\(\s*AF_))\s*\(")
 CLOEXEC = re.compile(r"CLOEXEC")
 REASON_IN_QUOTES = re.compile(r'"(peer|link|data|ring)-(?!dead"|unresponsive"|lost"|corrupt")[a-z]+"')
 
-LONG = 400  # lines; longer files are named
+LONG = 400  # lines; longer files are reported
 
 
 def arguments(code, start):
-    """The text between the bracket that ends at `start` and its partner."""
+    """The text from `start`, which is behind an opening bracket, to the matching closing bracket."""
     depth = 1
     for i in range(start, min(len(code), start + 2000)):
         depth += (code[i] == "(") - (code[i] == ")")
@@ -46,7 +46,7 @@ def arguments(code, start):
 
 
 def findings(path, text):
-    """(line, rule, why) of what is wrong in one file of the library."""
+    """(line, rule, why) of each violation in one file of the library."""
     code = tree.without_comments(text)
 
     def line_of(position):
@@ -96,7 +96,7 @@ def main():
     found = 0
     for path in tree.files(root, tree.LIBRARY_FOLDERS):
         if path.parts[:2] == ("api", "examples"):
-            continue  # programs
+            continue  # these are programs
         for line, rule, why in findings(path.as_posix(), (root / path).read_text()):
             print(f"{path}:{line}: {rule}: {why}")
             found += 1

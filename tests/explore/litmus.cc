@@ -1,5 +1,6 @@
-// Litmus tests. See litmus.h. Outcomes are those of C++20 without cycles of program order and reads-from: out
-// of thin air nothing comes, and so load buffering shows nothing, which the standard would allow if relaxed.
+// Litmus tests. See litmus.h. The expected outcomes are those of C++20 without cycles of program order and
+// reads-from: values out of thin air do not occur, and neither does load buffering, which the standard would
+// allow for relaxed accesses.
 #include "tests/explore/litmus.h"
 
 #include <sched.h>
@@ -20,10 +21,10 @@ struct Words {
   Word x, y, z;
   int data;
   std::mutex mutex;
-  int r[8];  // what threads found, each in its own
+  int r[8];  // values that the threads read, each into its own elements
 };
 
-/// A litmus test as a list of functions, one a thread.
+/// A litmus test as a list of functions, one for each thread.
 class Test final : public Program {
  public:
   using Thread = void (*)(Words&);
@@ -58,7 +59,7 @@ Program* test(int results, std::vector<Test::Thread> threads, Test::Finish finis
   return new Test(std::move(threads), results, finish);
 }
 
-// In final: the values of x and y at the end.
+// For `finish`: the final values of x and y.
 void last_values(W w) { w.r[0] = w.x.load(rlx), w.r[1] = w.y.load(rlx); }
 
 }  // namespace
@@ -167,7 +168,7 @@ std::vector<Litmus> litmus_tests() {
                 [](W w) { w.r[0] = w.x.load(rlx), w.r[1] = w.x.load(rlx); },
                 [](W w) { w.r[2] = w.x.load(rlx), w.r[3] = w.x.load(rlx); }}),
        [] {
-         std::set<std::string> s;  // all, but what would need 1 before 2 and 2 before 1
+         std::set<std::string> s;  // all outcomes except those that would need 1 before 2 and 2 before 1
          const auto back = [](int a, int b) { return a != 0 && b == 0; };
          for (int i = 0; i < 81; ++i) {
            const int a = i / 27, b = i / 9 % 3, c = i / 3 % 3, d = i % 3;

@@ -1,4 +1,4 @@
-// Litmus tests: a few atomic operations whose outcomes the standard settles. They test the engine.
+// Litmus tests: a few atomic operations whose outcomes the standard defines. They test the engine.
 #pragma once
 #include <set>
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace explore {
 
-/// A program of two to four threads, and all outcomes that it may have, or what is wrong with it.
+/// A program of two to four threads, and all its allowed outcomes, or the expected violation.
 struct Litmus {
   const char* name;
   Program* program;
   std::set<std::string> outcomes;
-  std::string violation = {};  ///< part of it
+  std::string violation = {};  ///< a part of its text
 };
 std::vector<Litmus> litmus_tests();
 

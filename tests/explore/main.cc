@@ -1,5 +1,5 @@
-// The program that explores: litmus tests of the engine, protocols with the faults that must be found in
-// them, and single executions again. Used by ctest and tools/gate explore.
+// The exploring program: runs litmus tests of the engine, explores protocols and the faults that must be
+// found in them, and repeats single executions. Used by ctest and tools/gate explore.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -46,7 +46,7 @@ std::uint64_t number(const char* option, const char* text) {
   return n;
 }
 
-/// Ends the program at an option that the command has no use for.
+/// Ends the program if the command does not use the option.
 void check_use(std::string_view command, std::string_view option) {
   const bool protocols = command == "protocols";
   const bool bounds = option == "--only" || option == "--executions";

@@ -1,4 +1,5 @@
-// Which acquires and releases the protocols need: each is made relaxed, place by place. See report.h.
+// Determines which acquires and releases the protocols need: each is made relaxed, place by place.
+// See report.h.
 #include <cstdio>
 #include <map>
 #include <string>
@@ -12,13 +13,13 @@
 namespace explore {
 namespace {
 
-/// One operation in the source, at all addresses where the compiler has put it.
+/// One operation in the source, with all addresses at which the compiler placed it.
 struct Place {
   Fault::At kind;
   Order order;
   std::string label;
-  int weakened = 0;         // sites in protocols
-  std::string first_found;  // by this protocol
+  int weakened = 0;         // number of its sites that were weakened in protocols
+  std::string first_found;  // name of the protocol
 };
 
 constexpr std::chrono::hours kNoLimit{24};

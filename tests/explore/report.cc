@@ -1,4 +1,4 @@
-// Searches, and tables of what they have found. See report.h.
+// Runs searches, and prints tables of their results. See report.h.
 #include "tests/explore/report.h"
 
 #include <cstdio>
@@ -13,7 +13,7 @@ namespace explore {
 namespace {
 
 constexpr std::uint64_t kForFault =
-    250'000;  // executions within which each fault is found, of each kind of search
+    250'000;  // executions within which each fault must be found, by each kind of search
 constexpr std::chrono::hours kNoLimit{24};
 
 const char* name_of(Plan::Kind kind) {
@@ -34,7 +34,7 @@ void tell_violation(const Protocol& p, const Findings& f, const Fault* fault, in
   std::printf("\n");
 }
 
-/// Whether a search of this kind finds the fault, and the execution shows it again.
+/// Whether a search of this kind finds the fault, and repeating the execution shows it again.
 bool finds(const Protocol& p, const Fault& fault, Plan::Kind kind) {
   const Findings f = explore(*p.program, {.kind = kind, .seed = fault.seed}, {kForFault, kNoLimit}, &fault);
   return !f.violation.empty() && trace(*p.program, f.again, &fault).ends_with("  " + f.violation + "\n");

@@ -1,4 +1,4 @@
-// What the program explore does and prints. Used by main.cc.
+// The commands and the output of the program explore. Used by main.cc.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,12 +7,12 @@ namespace explore {
 
 struct Settings {
   std::string only;
-  std::uint64_t executions = 250'000;  ///< of each search
+  std::uint64_t executions = 250'000;  ///< in each search
   std::uint64_t minutes = 0, seed = 1, fault = 0;
-  bool random_only = false;  ///< nothing exhaustive, no faults
+  bool random_only = false;  ///< no exhaustive searches and no faults
 };
 
-// Exit codes of the program.
+// Each returns the exit code of the program.
 int run_litmus();
 int run_protocols(const Settings&);
 int list_protocols();

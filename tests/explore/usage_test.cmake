@@ -1,4 +1,4 @@
-# explore says what is wrong with its arguments and ends with 2, and repeats an execution step by step.
+# explore reports wrong arguments and exits with 2; it can repeat an execution step by step.
 function(expect code text)
   execute_process(COMMAND ${EXPLORE} ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE out ERROR_VARIABLE err)
   if(NOT got EQUAL code OR NOT "${out}${err}" MATCHES "${text}")
@@ -16,6 +16,6 @@ expect(2 "needs a number" protocols --executions many)
 expect(2 "no protocol begins with" protocols --only nothing)
 expect(2 "there is no protocol" repeat nothing 0)
 expect(0 "fault 1" list)
-# A planted fault shows with its place in the source.
+# The trace of a planted fault shows its place in the source.
 expect(0 "races with fiber.*" repeat links.broadcast tried --fault 1)
 expect(0 "stores full.*runtime/core/wait.h" repeat links.broadcast tried --fault 1)

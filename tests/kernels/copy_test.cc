@@ -1,5 +1,5 @@
-// Tests of the copies by kind of destination: every length and alignment around their borders, nothing
-// beyond.
+// Tests of the copies by kind of destination: every length and alignment around the limits between loops, and
+// no writes beyond the end.
 #include "kernels/host/copy.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST_P(Copies, AroundTheBorders) {
       for (const std::size_t from : {0, 5}) check(GetParam(), bytes, to, from);
 }
 
-/// Every loop of the streaming copy, on a processor that has it.
+/// Tests every loop of the streaming copy, on processors that support it.
 class StreamLoops : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -66,7 +66,7 @@ TEST_P(StreamLoops, CopyEveryLengthAndAlignment) {
 }
 TEST(StreamLoop, UnknownIsRefused) { EXPECT_FALSE(use_stream_loop("neon9")); }
 
-/// What copy_shared does with each kind in force, at sizes of all classes and around their borders.
+/// copy_shared with each kind in force, at sizes of all classes and around the limits between them.
 TEST(CopyKinds, EachCopiesTheSame) {
   for (std::size_t k = 0; k < kCopyKinds; ++k) {
     CopyKinds kinds;

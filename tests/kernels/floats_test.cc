@@ -1,4 +1,5 @@
-// Conversions of the small floats: every value up, every rounding boundary down, on every instruction set.
+// Conversions of the small floats: every value upwards and every rounding boundary downwards, on every
+// instruction set.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,7 +38,8 @@ std::vector<T> all_values() {
   return v;
 }
 
-/// Every value of T, every midpoint between neighbours and beyond the largest, each with its fp32 neighbours.
+/// Every value of T, and every midpoint between neighbours and beyond the largest, each with its
+/// fp32 neighbours.
 template <class T>
 std::vector<float> boundaries() {
   std::vector<float> out;
@@ -119,7 +121,7 @@ TYPED_TEST(SmallFloat, AgreesWithCuda) {
       ASSERT_EQ(widen(x), cuda_widen(x)) << +x.bits;
   }
   for (float x : boundaries<TypeParam>()) {
-    // CUDA's 16-bit NaN is 0x7fff; ours is the quiet NaN with nothing else set.
+    // CUDA's 16-bit NaN is 0x7fff; ours is the quiet NaN with no other bits set.
     if (std::isnan(x) && !byte)
       ASSERT_GT(cuda_narrow(TypeParam{}, x) & 0x7fff, +Format<TypeParam>::kLast);
     else
@@ -130,7 +132,7 @@ TYPED_TEST(SmallFloat, AgreesWithCuda) {
 #endif
 }
 
-/// The vectorised conversions inside the loops are those of arith, bit for bit.
+/// The vectorised conversions inside the loops equal those of arith, bit for bit.
 TYPED_TEST(SmallFloat, LoopsConvertAlike) {
   const std::vector<float> in = boundaries<TypeParam>();
   const std::vector<TypeParam> all = all_values<TypeParam>();

@@ -1,5 +1,5 @@
-// What the fused and hop kernels must do, as cases that run wherever a Runner runs kernels: on host threads
-// in gpu_collect_test.cc, on a device in tests/system/cuda/collect_test.cc. The oracle is kernels::fold and
+// Cases for the fused and hop kernels that run wherever a Runner runs kernels: on host threads in
+// gpu_collect_test.cc, on a device in tests/system/cuda/collect_test.cc. The oracle is kernels::fold and
 // plain copies.
 #pragma once
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ namespace ouro::gpu {
 
 using Bytes = std::vector<std::byte>;
 
-/// One stretch of memory that kernels see. A case lays arrays out in an image of it, works out what the whole
-/// image must become, and compares all of it: what lies around an output is a guard.
+/// One range of memory that kernels access. A case lays out arrays in an image of it, computes the expected
+/// image, and compares all of it, so the bytes around an output are a guard.
 class Runner {
  public:
   virtual ~Runner() = default;
@@ -34,7 +34,7 @@ inline constexpr std::size_t kImageBytes = std::size_t{32} << 20;
 class Image {
  public:
   explicit Image(Runner& runner) : runner_(runner) {}
-  /// Room for `n` bytes at `skew` bytes beyond an alignment of 64; returns its offset.
+  /// Reserves `n` bytes at `skew` bytes beyond an alignment of 64; returns the offset.
   std::size_t room(std::size_t n, std::size_t skew) {
     const std::size_t at = (end_ + 64 + 63) / 64 * 64 + skew;
     end_ = at + n;
@@ -49,7 +49,7 @@ class Image {
   std::size_t offset(const std::byte* device) const {
     return static_cast<std::size_t>(device - runner_.base());
   }
-  /// Runs as launched, and by 1 and by 3 blocks: each time the image must become `want`.
+  /// Runs the kernel as launched, and with 1 and 3 blocks: each time the image must become `want`.
   void expect(const Launch& launch, const void* args, const Bytes& want, const std::string& what) {
     ASSERT_LE(bytes_.size(), kImageBytes);
     if (launch.kernel == nullptr) {
@@ -74,7 +74,7 @@ class Image {
   Bytes bytes_;
 };
 
-/// How the buffers of a collective lie.
+/// The layout of a collective's buffers.
 struct Layout {
   enum class Skew { aligned, together, apart, bytewise } skew = Skew::aligned;
   enum class Place { apart, in_place, mixed } place = Place::apart;
@@ -112,7 +112,7 @@ inline std::vector<Scalar> factors(int n) {
   return f;
 }
 
-/// Where block b of a rank's buffer begins, in elements, and (b = ranks) where it ends.
+/// Where block b of a rank's buffer begins, in elements, and (b = ranks) where the last one ends.
 using Blocks = std::vector<std::uint64_t>;
 inline Blocks even_blocks(int ranks, std::uint64_t count) {
   Blocks b;
@@ -120,7 +120,7 @@ inline Blocks even_blocks(int ranks, std::uint64_t count) {
   return b;
 }
 
-/// One collective: arguments over an image, and the image as it must become.
+/// One collective: arguments over an image, and the expected image.
 class FusedCase {
  public:
   FusedCase(Runner& runner, Collective c, DType t, OpKind op, int ranks, Layout lay)
@@ -133,7 +133,7 @@ class FusedCase {
     const std::vector<Scalar> f = factors(ranks);
     std::copy(f.begin(), f.end(), args_.premul);
   }
-  /// `blocks`: of the long side of all_gather and the like; [0] and [1] bound the region of the others.
+  /// `blocks`: of the long side of all_gather and the like; for the others, [0] and [1] bound the region.
   void run(const Blocks& blocks, bool uneven, int multiprocessors) {
     const int n = args_.ranks;
     args_.uneven = uneven;
@@ -200,7 +200,7 @@ class FusedCase {
       }
     check(want, multiprocessors);
   }
-  /// counts[p][q]: elements from p to q. In place only where counts are symmetric.
+  /// counts[p][q]: elements from p to q. In place only if counts are symmetric.
   void run_pairs(const std::vector<Blocks>& counts, int multiprocessors) {
     const int n = args_.ranks;
     args_.uneven = true;
@@ -223,13 +223,13 @@ class FusedCase {
       }
     check(want, multiprocessors);
   }
-  /// Outputs that nobody wants; before run().
+  /// Marks an output as unwanted; call before run().
   void leave_out(int rank) { left_out_.push_back(rank); }
 
  private:
   static constexpr std::size_t kNone = ~std::size_t{0};
 
-  /// Rank r's buffers. In place: its input at `in_shift` is its output at `out_shift` (bytes).
+  /// Allocates rank r's buffers. In place: its input at `in_shift` is its output at `out_shift` (bytes).
   void buffers(int r, std::size_t in_bytes, std::size_t out_bytes, std::size_t in_shift,
                std::size_t out_shift) {
     const std::size_t skew = lay_.skew_of(r, size_), other = lay_.skew_of(r + 5, size_);
@@ -289,7 +289,7 @@ inline bool hot(DType t, OpKind op) {
   return (t == DType::f32 || t == DType::bf16 || t == DType::f16) && (op == OpKind::sum || op == OpKind::avg);
 }
 
-/// Every type and reduction; hot ones in all layouts, the others in one after the other.
+/// Every type and reduction: hot ones in all layouts, the others in alternating layouts.
 inline void every_reduction(Runner& runner, Collective c) {
   int turn = 0;
   for (DType t : reference::kAllTypes)
@@ -303,7 +303,7 @@ inline void every_reduction(Runner& runner, Collective c) {
           }
           ++turn;
         }
-      ++turn;  // so that layouts move against sizes and ranks
+      ++turn;  // so that layouts vary against sizes and ranks
     }
 }
 
@@ -348,7 +348,7 @@ inline void every_uneven_pair(Runner& runner) {
         if (testing::Test::HasFatalFailure()) return;
       }
 }
-/// As many ranks as the arguments hold, and outputs that nobody wants.
+/// As many ranks as the arguments hold, and unwanted outputs.
 inline void many_ranks(Runner& runner) {
   for (Collective c : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
                        Collective::all_to_all, Collective::broadcast})
@@ -368,7 +368,7 @@ inline void many_ranks(Runner& runner) {
     }
 }
 
-/// Enough for several deep tiles a block.
+/// Large enough for several deep tiles per block.
 inline void large_counts(Runner& runner, std::size_t count) {
   for (DType t : {DType::f32, DType::bf16, DType::f16})
     for (Collective c : {Collective::all_reduce, Collective::broadcast})

@@ -1,5 +1,5 @@
-// The bodies of the fused and hop kernels with many lanes, in shuffled order, on the cases of one lane: what
-// a lane takes for its own, and what it reads after others have written.
+// The bodies of the fused and hop kernels with many lanes in shuffled order, on the cases of one lane: checks
+// which elements each lane takes, and what it reads after others have written.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ template <class Args, void (*kBody)(const Args&, const LaneBlock&)>
 void entry(const void* args, const LaneBlock& at) {
   kBody(*static_cast<const Args*>(args), at);
 }
-/// By name, each kernel of collect_kernels().
+/// The body of each kernel of collect_kernels(), by name.
 const std::map<std::string, Body>& bodies() {
   static const std::map<std::string, Body> all = [] {
     std::map<std::string, Body> m = {{"fused_move", entry<FusedArgs, collect::fused_move<LaneBlock>>},
@@ -86,7 +86,7 @@ TEST_F(GpuCollectLanes, ManyRanksAndMissingOutputs) { many_ranks(runner); }
 TEST_F(GpuCollectLanes, LargeCounts) { large_counts(runner, 20011); }
 TEST_F(GpuCollectLanes, Hops) { every_hop(runner); }
 
-/// No kernel is without lanes.
+/// Every kernel is tested with lanes.
 TEST_F(GpuCollectLanes, EveryKernelHasABody) {
   for (const Kernel* k : collect_kernels()) EXPECT_TRUE(bodies().contains(k->name)) << k->name;
   EXPECT_EQ(bodies().size(), collect_kernels().size());

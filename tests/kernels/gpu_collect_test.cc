@@ -1,4 +1,4 @@
-// The bodies of the fused and hop kernels by host threads, against the host loops, bit for bit.
+// The bodies of the fused and hop kernels, run by host threads, against the host loops, bit for bit.
 #include "kernels/gpu/collect.h"
 
 #include <gtest/gtest.h>

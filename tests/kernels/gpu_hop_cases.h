@@ -1,22 +1,22 @@
-// What the hop kernel must do, as cases for any Runner: each source, destination, width and aliasing of a
-// step, against the host loops that the host executor uses for the same step.
+// Cases for the hop kernel, for any Runner: each source, destination, width and aliasing of a step, against
+// the host loops that the host executor uses for the same step.
 #pragma once
 #include "kernels/arith/cases.h"
 #include "tests/kernels/gpu_collect_cases.h"
 
 namespace ouro::gpu {
 
-/// What a step looks like, apart from type, reduction and sizes.
+/// The form of a step, apart from type, reduction and sizes.
 struct HopShape {
   enum class Array { none, narrow, wide };
   Array incoming = Array::none, mine = Array::none, send = Array::none;
   bool store = false, keep = false;
   double weight = 1;
-  /// Which destination is a source: what executors do is store over mine, keep over mine, send over incoming.
+  /// Destinations replace sources as in executors: store over mine, keep over mine, send over incoming.
   bool in_place = false;
 };
 
-/// Accumulators times a weight, as `arith` says.
+/// Multiplies accumulators by a weight, as `arith` defines.
 struct Weigh {
   Bytes& acc;
   std::size_t count;
@@ -59,7 +59,8 @@ class HopCase {
                 mine = source(shape_.mine, 2, &args_.mine);
     const bool both = args_.incoming != nullptr && args_.mine != nullptr;
 
-    // The value, wide, by the host loops; a narrow incoming one is first widened, without a factor.
+    // Computes the wide value with the host loops; a narrow incoming value is first widened, without
+    // a factor.
     Bytes in_acc(n * wide_), acc(n * wide_), out(n * size_);
     if (shape_.incoming == Array::narrow) kernels::widen(plain, in_acc.data(), incoming.data(), n);
     if (shape_.incoming == Array::wide) in_acc = incoming;
@@ -76,7 +77,7 @@ class HopCase {
     else
       arith::with_reduction(args_.dtype, args_.op, Weigh{acc = in_acc, n, args_.weight});
     kernels::finish(plain, out.data(), acc.data(), n);
-    if (both && args_.weight == 1) {  // the loops that store in one pass say the same
+    if (both && args_.weight == 1) {  // the loops that store in one pass must agree
       Bytes once(out.size());
       if (args_.mine_wide)
         kernels::reduce_acc_finish(plain, once.data(), in_acc.data(), mine.data(), n);
@@ -84,7 +85,7 @@ class HopCase {
         kernels::reduce_input_finish(scaled, once.data(), in_acc.data(), mine.data(), n);
       ASSERT_EQ(once, out);
     }
-    // A narrow value that stays narrow is not touched.
+    // A narrow value that stays narrow must be copied unchanged.
     const bool moves = !both && (args_.incoming == nullptr || args_.weight == 1) && !shape_.keep &&
                        !args_.incoming_wide && !args_.mine_wide && shape_.send != Array::wide;
     if (moves) out = args_.incoming != nullptr ? incoming : mine;
@@ -109,7 +110,7 @@ class HopCase {
  private:
   std::size_t skew(bool wide, int i) const {
     if (lay_.skew != Layout::Skew::together) return lay_.skew_of(i, wide ? wide_ : size_);
-    return wide ? 3 * wide_ % 16 : 3 * size_ % 16;  // three elements into a vector, whatever they are
+    return wide ? 3 * wide_ % 16 : 3 * size_ % 16;  // three elements into a vector, whatever their size
   }
   Bytes source(Array kind, std::uint64_t seed, const std::byte** where) {
     if (kind == Array::none) return {};
@@ -124,7 +125,7 @@ class HopCase {
     *where = image_.device(at);
     return data;
   }
-  /// A new array, or in place of the source of the same width; each source only once.
+  /// A new array, or, in place, that of a source of the same width; each source is used only once.
   std::size_t destination(bool wide, int i, const std::byte* source, bool source_wide) {
     if (shape_.in_place && source != nullptr && wide == source_wide && source != taken_) {
       taken_ = source;

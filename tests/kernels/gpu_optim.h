@@ -1,5 +1,5 @@
-// Runs optimiser kernels as their host halves say, block by block, on the cases of optim_cases.h. Used by the
-// tests of the optimiser kernels.
+// Runs optimiser kernels through their host halves, block by block, on the cases of optim_cases.h. Used by
+// the tests of the optimiser kernels.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using kernels::optim::Bytes;
 using kernels::optim::Call;
 using kernels::optim::kLayouts;
 
-/// All blocks of a launch, the last first: no block may need another's end.
+/// Runs all blocks of a launch, the last one first: no block may depend on the end of another.
 inline void run(const Launch& launch, const void* args) {
   for (int b = launch.shape.blocks - 1; b >= 0; --b) launch.kernel->host(args, b, launch.shape.blocks);
 }
@@ -37,7 +37,7 @@ inline Tensor tensor_of(Arrays& a) {
           .count = a.count};
 }
 
-/// The launch of what `kernels::optim::perform` does. `control` is set to the step before.
+/// The launch that corresponds to `kernels::optim::perform`. Sets `control` to the step before.
 inline UpdateArgs args_of(const Call& c, kernels::optim::Layout layout, Control& control) {
   control.step = c.recipe.step - 1;
   control.lr = c.update <= arith::Update::sgd_momentum ? c.recipe.sgd.lr : c.recipe.adam.lr;
@@ -47,7 +47,7 @@ inline UpdateArgs args_of(const Call& c, kernels::optim::Layout layout, Control&
                   .lazy_zero = c.lazy_zero,
                   .recipe = c.recipe,
                   .control = &control};
-  // The device's own step and rate count.
+  // The step and rate in device memory must be used, not these.
   args.recipe.step = -7;
   args.recipe.sgd.lr = args.recipe.adam.lr = 99;
   return args;
@@ -65,7 +65,7 @@ inline bool launch_update(const UpdateArgs& args, int multiprocessors = 1) {
   return args.control->nonfinite == 0;
 }
 
-/// A list's metadata, where a test keeps it.
+/// Storage for a list's metadata.
 class Metadata {
  public:
   List lay_out(const UpdateArgs& kind, const std::vector<Tensor>& tensors) {

@@ -1,4 +1,4 @@
-// The bodies of the optimiser kernels and surveys as devices have them, with many lanes and barriers, in
+// The bodies of the optimiser kernels and surveys as devices run them, with many lanes and barriers in
 // shuffled order, beside the half that the host runs.
 #include "kernels/gpu/optim_list.h"
 #include "tests/kernels/gpu_optim_world.h"
@@ -38,7 +38,7 @@ class GpuOptimLanes : public testing::Test {
     GTEST_SKIP() << "skipped: ThreadSanitizer does not follow lanes that change stacks";
 #endif
   }
-  /// Blocks one after the other, in any order.
+  /// Runs blocks one after the other, in any order.
   void run(const Launch& launch, const void* args) {
     const auto which = static_cast<std::size_t>(launch.kernel - optim_kernels().data());
     ran_.insert(which);

@@ -1,5 +1,5 @@
-// Launches of the optimiser kernels that are replayed: steps, windows, rates, skips and weights that change
-// in device memory between them; the golden trajectories.
+// Launches of the optimiser kernels that are replayed: steps, windows, rates, skips and weights change in
+// device memory between replays; the golden trajectories.
 #include "tests/golden_data.h"
 #include "tests/kernels/gpu_optim.h"
 
@@ -16,7 +16,8 @@ void replay(Family family, kernels::optim::Layout layout, int window, bool lazil
   Arrays want(layout, 2500, 0, 8, false);
   for (Bytes& s : want.state) std::fill(s.begin(), s.end(), std::byte{0});
   if (lazily)
-    std::fill(want.state[2].begin(), want.state[2].end(), std::byte{0xff});  // NaN, if anybody read it
+    // NaN, which would show if anything read it.
+    std::fill(want.state[2].begin(), want.state[2].end(), std::byte{0xff});
   Arrays got = want;
   Control control;
   std::uint32_t skip = 0;
@@ -39,7 +40,7 @@ void replay(Family family, kernels::optim::Layout layout, int window, bool lazil
   std::int64_t step = 1;
   for (std::uint64_t k = 1; k <= 11; ++k) {
     const Bytes gradient = Arrays(layout, 2500, 0, 100 + k, k % 3 == 0).gradient;
-    // In place: the launch has the address.
+    // In place, because the launch contains the address.
     std::copy(gradient.begin(), gradient.end(), got.gradient.begin());
     want.gradient = gradient;
     control.lr = 0.01 / static_cast<double>(k);
@@ -87,14 +88,14 @@ TEST(GpuOptimReplay, CountsItsSteps) {
     }
 }
 
-/// A skipped step of a plain update touches nothing at all.
+/// A skipped step of a plain update must not touch anything.
 TEST(GpuOptimReplay, SkippedPlainStepsTouchNothing) {
   for (const auto layout : kLayouts)
     for (const Call& call : kernels::optim::all_calls()) {
       Arrays got(layout, 100, 0, 4);
       const Arrays before = got;
       Control control;
-      control.nonfinite = 1;  // of the launch before
+      control.nonfinite = 1;  // set by the launch before
       UpdateArgs args = args_of(call, layout, control);
       args.one[0] = tensor_of(got);
       const std::uint32_t skip = 7;
@@ -105,7 +106,8 @@ TEST(GpuOptimReplay, SkippedPlainStepsTouchNothing) {
     }
 }
 
-/// What a loss scaler does, all in device memory: survey, then an update that its finding skips and clips.
+/// The sequence of a loss scaler, all in device memory: a survey, then an update that is skipped or clipped
+/// according to its result.
 TEST(GpuOptimReplay, SurveyDecides) {
   const kernels::optim::Layout layout = kLayouts[1];
   Arrays got(layout, 5000, 0, 2, false), want = got;
@@ -147,8 +149,8 @@ bool near_golden(double got, double want) {
 }
 bool near_golden(float got, double want) { return std::fabs(got - want) <= 4e-6 * std::fabs(want) + 1e-8; }
 
-/// Replays a golden file with one launch a case, and looks at every field after every step; the host loops
-/// must have the same bits.
+/// Replays a golden file with one launch for each case, and checks every field after every step; the host
+/// loops must have the same bits.
 template <class T>
 void replay_golden(const char* file) {
   const std::string kind = fmt::format("{} cases of the GPU bodies in {}", file, name(DTypeOf<T>::value));

@@ -1,5 +1,5 @@
 // The optimiser kernels, run by the host, against the host loops, bit for bit: runs, lists, ranks that share
-// a device, surveys; what a launch reads and leaves in device memory; what is refused.
+// a device, surveys; what a launch reads and writes in device memory; what is refused.
 #include "tests/kernels/gpu_optim.h"
 
 namespace ouro::gpu {
@@ -9,7 +9,7 @@ using kernels::Fused;
 using kernels::optim::all_calls;
 using kernels::optim::label;
 
-/// Every call of the host, each layout, counts around all borders, with and without mixing and scaling.
+/// Every call of the host, each layout, counts around all limits, with and without mixing and scaling.
 TEST(GpuOptim, IsTheHostLoop) {
   for (const Call& call : all_calls())
     for (const auto layout : kLayouts)
@@ -33,7 +33,7 @@ TEST(GpuOptim, IsTheHostLoop) {
           }
 }
 
-/// The same where a run has many chunks.
+/// The same for runs of many chunks.
 TEST(GpuOptim, LongRuns) {
   const std::size_t count = 5 * 2048 * 4 + 13;
   for (const auto layout : kLayouts) {
@@ -50,7 +50,7 @@ TEST(GpuOptim, LongRuns) {
   }
 }
 
-/// The next message may take the place of the neighbours.
+/// The next message may overwrite the neighbours' values.
 TEST(GpuOptim, ExchangeInPlace) {
   for (const auto layout : kLayouts) {
     const Call call = all_calls()[8];
@@ -68,7 +68,8 @@ TEST(GpuOptim, ExchangeInPlace) {
   }
 }
 
-/// One launch serves a list as one call a tensor does, whatever the sizes; empty tensors are in it too.
+/// One launch handles a list with the same result as one call for each tensor, whatever the sizes; some
+/// tensors are empty.
 TEST(GpuOptim, Lists) {
   for (const std::size_t tensors : {1, 2, 7, 50})
     for (const auto layout : kLayouts)
@@ -99,7 +100,8 @@ TEST(GpuOptim, Lists) {
       }
 }
 
-/// x_r <- sum of matrix[r][s] x_s in rank order, one rounding an operation, as C and then as it is stored.
+/// x_r <- sum of matrix[r][s] x_s in rank order, with one rounding for each operation, as C and then as it
+/// is stored.
 template <class C>
 void mix_ranks(std::vector<Arrays>& ranks, const double (&matrix)[8][8]) {
   const kernels::optim::Layout layout = ranks[0].layout;
@@ -158,7 +160,8 @@ TEST(GpuOptim, Leader) {
       }
 }
 
-/// A list for a leader has the records of a tensor's ranks side by side; matrix and scales from memory.
+/// In a list for a leader, the records of a tensor's ranks are adjacent; matrix and scales are read
+/// from memory.
 TEST(GpuOptim, LeaderOfLists) {
   const double matrix[3][3] = {{0.5, 0.25, 0.25}, {0.125, 0.75, 0.125}, {0, 0.5, 0.5}};
   double wide[8][8] = {};
@@ -189,7 +192,7 @@ TEST(GpuOptim, LeaderOfLists) {
     launch_update(args, 1);
     for (std::size_t r = 0; r < 3; ++r)
       for (std::size_t t = 0; t < 9; ++t) ASSERT_TRUE(got[r][t] == want[r][t]) << label(layout) << r << t;
-    // What a survey of one rank reads of it.
+    // What a survey of one rank reads from the list.
     std::vector<kernels::Gradient> gradients;
     for (Arrays& a : got[1]) gradients.push_back({a.at(a.gradient), a.count});
     SurveyState state;
@@ -223,7 +226,7 @@ TEST(GpuOptim, SurveysAreTheHostsBits) {
         }
       }
 }
-/// More blocks than chains: each chain adds in turn.
+/// There are more blocks than chains: each chain adds several blocks in turn.
 TEST(GpuOptim, LongSurveysAreTheHostsBits) {
   const std::size_t count = std::size_t{arith::kSurveyBlock} * (2 * arith::kSurveyChains + 77) + 13;
   std::vector<float> g(count);
@@ -237,7 +240,7 @@ TEST(GpuOptim, LongSurveysAreTheHostsBits) {
   double plain = 0;
   for (const float x : g) plain += static_cast<double>(x) * static_cast<double>(x);
   EXPECT_NEAR(want, plain, 1e-9 * plain);
-  EXPECT_NE(want, plain);  // else the order would not have been seen
+  EXPECT_NE(want, plain);  // otherwise the test would not detect a wrong order
 }
 TEST(GpuOptim, SurveysOfLists) {
   for (const auto layout : kLayouts)
@@ -293,7 +296,8 @@ TEST(GpuOptim, RefusesBeforeALaunch) {
   EXPECT_EQ(code([](UpdateArgs&) {}), Code::ok);
   EXPECT_EQ(code([](auto& a) { a.dtype = DType::i32; }), Code::invalid);
   EXPECT_EQ(code([](auto& a) { a.master = true; }), Code::invalid);
-  EXPECT_EQ(code([](auto& a) { a.dtype = DType::bf16, a.master = true; }), Code::invalid);  // there is none
+  // The tensor has no master.
+  EXPECT_EQ(code([](auto& a) { a.dtype = DType::bf16, a.master = true; }), Code::invalid);
   EXPECT_EQ(code([](auto& a) { a.control = nullptr; }), Code::invalid);
   EXPECT_EQ(code([](auto& a) { a.skip = &a.control->nonfinite; }), Code::invalid);
   EXPECT_EQ(code([](auto& a) { a.recipe.adam.beta1 = 1; }), Code::invalid);
@@ -307,11 +311,11 @@ TEST(GpuOptim, RefusesBeforeALaunch) {
   EXPECT_EQ(code([](auto& a) { a.one[0].value = nullptr; }), Code::invalid);
   EXPECT_EQ(code([](auto& a) { a.one[0].gradient = nullptr; }), Code::invalid);
   EXPECT_EQ(code([](auto& a) { a.one[0].state[1] = nullptr; }), Code::invalid);
-  EXPECT_EQ(code([](auto& a) { a.one[0].state[2] = nullptr; }), Code::ok);  // Adam has two
+  EXPECT_EQ(code([](auto& a) { a.one[0].state[2] = nullptr; }), Code::ok);  // Adam has only two states
   EXPECT_EQ(code([](auto& a) { a.form = Form::exchange, a.one[0].message = nullptr; }), Code::invalid);
   EXPECT_EQ(code([](auto& a) { a.one[0].state[1] = 2 + reinterpret_cast<char*>(a.one[0].state[1]); }),
             Code::invalid);
-  EXPECT_EQ(code([](auto& a) { a.one[0] = {}; }), Code::ok);  // nothing to do needs no arrays
+  EXPECT_EQ(code([](auto& a) { a.one[0] = {}; }), Code::ok);  // without elements no arrays are needed
   SurveyState state;
   const auto look = [](const SurveyArgs& a) { return survey(a).status().code(); };
   EXPECT_EQ(look({.state = &state, .gradient = array, .count = 8}), Code::ok);
@@ -326,7 +330,8 @@ TEST(GpuOptim, RefusesBeforeALaunch) {
   EXPECT_FALSE(lay_out(good, list, room, nullptr).ok());
   UpdateArgs pairs = good;
   pairs.form = Form::leader, pairs.ranks = 2;
-  EXPECT_EQ(lay_out(pairs, list, room, room).status().code(), Code::invalid);  // 3 records of 2 ranks
+  // 3 records cannot be tensors of 2 ranks each.
+  EXPECT_EQ(lay_out(pairs, list, room, room).status().code(), Code::invalid);
   EXPECT_EQ(control.step, 0);
 }
 

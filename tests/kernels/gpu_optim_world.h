@@ -1,5 +1,5 @@
-// One launch of an optimiser kernel with all that it reads and writes, to be made twice: once as the host's
-// half runs it, once otherwise. Used by tests of lanes and of PTX.
+// One launch of an optimiser kernel with everything that it reads and writes, made twice: once for the host's
+// half, once for another way to run it. Used by tests of lanes and of PTX.
 #pragma once
 #include <algorithm>
 #include <optional>
@@ -15,16 +15,16 @@ struct UpdateCase {
   kernels::optim::Layout layout;
   Form form = Form::plain;
   std::size_t ranks = 1;
-  std::vector<std::size_t> counts;  ///< one: a flat run; more: a list
+  std::vector<std::size_t> counts;  ///< one count: a flat run; several: a list
   std::size_t shift = 0;
   bool skip = false;
-  bool odd = true;         ///< infinities and the like among the values
+  bool odd = true;         ///< the values include infinities and the like
   bool in_memory = false;  ///< scales, weights and the matrix are read from device memory
 };
 
-/// All that one launch reads and writes.
+/// Everything that one launch reads and writes.
 struct UpdateWorld {
-  std::vector<Arrays> arrays;  // of each tensor, ranks side by side
+  std::vector<Arrays> arrays;  // for each tensor, its ranks side by side
   Control control;
   std::uint32_t skip;
   double matrix[UpdateArgs::kMaxRanks * UpdateArgs::kMaxRanks] = {};
@@ -58,7 +58,7 @@ struct UpdateWorld {
   }
   UpdateWorld(const UpdateWorld&) = delete;
 
-  /// What differs from a world in which the same launch was made; nothing if nothing does.
+  /// The first difference from a world in which the same launch was made; nullopt if they are equal.
   std::optional<std::string> differs(const UpdateWorld& wanted) const {
     for (std::size_t i = 0; i < arrays.size(); ++i)
       if (!(wanted.arrays[i] == arrays[i])) return "wrong bits in tensor " + std::to_string(i);

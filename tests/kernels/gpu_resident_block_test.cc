@@ -1,6 +1,6 @@
-// Tests of the resident kernels' blocks: several host threads are one block, with the barriers that a device
-// has, so that a race detector sees what threads of a block do to each other. And of what is by pointer
-// alone.
+// Tests of the resident kernels' blocks: several host threads are one block, with the barriers that a
+// device has, so that a race detector sees the interaction of a block's threads. Also tests of the kernels
+// that use pointers.
 #include <pthread.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 3;
 
-/// What the threads of one block share.
+/// State that the threads of one block share.
 struct Team {
   pthread_barrier_t barrier;
   std::atomic<bool> said[3] = {};
@@ -36,7 +36,8 @@ struct TeamBlock {
     turn = (turn + 1) % 3;
     if (mine) team.said[now] = true;
     sync();
-    if (thread_ == 0) team.said[before] = false;  // all have read it, and nobody says anything there yet
+    // All have read it, and no thread sets it before the next barrier.
+    if (thread_ == 0) team.said[before] = false;
     return team.said[now];
   }
 };
@@ -53,15 +54,15 @@ void run_teams(const std::vector<std::unique_ptr<Operation>>& operations, int n,
           const TeamBlock block{*team, t, c, channels};
           for (const auto& o : operations) {
             entry(o->args[static_cast<std::size_t>(r)], block, team->shared);
-            block.sync();  // a launch ends when all its threads have
+            block.sync();  // a launch ends when all its threads have ended
           }
         });
     }
   for (std::thread& t : threads) t.join();
 }
 
-/// All flows in a row, in the order of the list, twice: over state that is fresh, and over what that has
-/// left.
+/// All flows in the order of the list, twice: over fresh state, and over the state that the first pass
+/// has left.
 TEST(ResidentBlock, EveryFlow) {
   constexpr int kRanks = 3, kChannels = 2;
   for (const Aliasing aliasing : {Aliasing::separate, Aliasing::exact}) {
@@ -83,8 +84,8 @@ TEST(ResidentBlock, EveryFlow) {
   }
 }
 
-/// By pointer nothing passes the staging buffers; where a rank declines all does. A launch enters what its
-/// host has mapped, for the next one.
+/// By pointer no data passes through the staging buffers; if a rank declines, all of it does. A launch
+/// records what its host has mapped, for the next launch.
 TEST(ResidentPointers, PastTheStagingBuffers) {
   constexpr int kRanks = 3, kNumber = 5;
   for (const int declines : {-1, 1})
@@ -112,7 +113,7 @@ TEST(ResidentPointers, PastTheStagingBuffers) {
     }
 }
 
-/// A peer names what does not lie within what has been mapped of it.
+/// A peer gives an address that is not within what has been mapped of it.
 TEST(ResidentPointers, NamesAreChecked) {
   constexpr int kRanks = 2;
   for (const std::uint64_t wrong :

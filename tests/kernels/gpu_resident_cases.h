@@ -1,5 +1,5 @@
-// What the tests of the resident kernels share: arenas, buffers with guards, operations and what they must
-// give.
+// Helpers that the tests of the resident kernels share: arenas, buffers with guards, operations and their
+// expected results.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using Bytes = std::vector<std::byte>;
 inline constexpr std::size_t kGuard = 64;
 inline constexpr std::byte kUntouched{0xa5};
 
-/// What one rank of a group keeps: its arena, an abort word and the error record.
+/// Memory of one rank of a group: its arena, an abort word and the error record.
 struct RankMemory {
   std::unique_ptr<std::byte[]> storage;
   std::byte* arena = nullptr;
@@ -36,7 +36,7 @@ struct RankMemory {
   }
 };
 
-/// A device for each rank, and memory of all that is bound to one multicast object.
+/// A device for each rank, with memory of all ranks bound to one multicast object.
 class Switch {
  public:
   Switch(int n, std::size_t bytes) : gpus_({.devices = n, .multicast = true}) {
@@ -59,7 +59,7 @@ class Switch {
 struct World {
   ResidentLayout layout;
   std::vector<std::unique_ptr<RankMemory>> ranks;
-  std::unique_ptr<Switch> between;  // for nvls
+  std::unique_ptr<Switch> between;  // for nvls only
   World(int n, int channels, int slots) {
     ResidentSizes sizes{.ranks = n,
                         .channels = channels,
@@ -77,8 +77,8 @@ struct World {
   RankMemory& at(int r) { return *ranks[static_cast<std::size_t>(r)]; }
 };
 
-/// exact: chunk c of the input lies where chunk c of the output does; first_block: at the root of a gather or
-/// scatter, its own block lies where block 0 does.
+/// exact: chunk c of the input is at the place of chunk c of the output; first_block: at the root of a gather
+/// or scatter, its own block is at the place of block 0.
 enum class Aliasing { separate, exact, first_block };
 
 struct Case {
@@ -90,9 +90,9 @@ struct Case {
   int root = 0;
   Aliasing aliasing = Aliasing::separate;
   bool packets = false;
-  std::size_t shift = 0;  // elements by which buffers are off their alignment, times the rank
-  std::size_t skew = 0;   // bytes by which they are off that of their elements
-  bool pointers = false;  // by pointer, and over slots where a rank declines
+  std::size_t shift = 0;  // elements, times the rank, by which buffers are off their alignment
+  std::size_t skew = 0;   // bytes by which they are off the alignment of their elements
+  bool pointers = false;  // by pointer, and through slots if a rank declines
   int declines = -1;
 };
 
@@ -121,7 +121,7 @@ inline std::size_t output_blocks(Collective c, int rank, int root, std::size_t n
   return c == Collective::all_gather || c == Collective::all_to_all ? n : 1;
 }
 
-/// A rank's buffers in one operation, with guards around them, and what they must hold afterwards.
+/// A rank's buffers in one operation, with guards around them, and their expected contents.
 struct Buffers {
   Bytes in_storage, out_storage;
   std::byte* in = nullptr;
@@ -137,8 +137,8 @@ struct Operation {
   const Kernel* kernel = nullptr;
 };
 
-/// Element `i` of a rank's input: integers so small that every order gives the same sums, or, where the order
-/// is the contract, bits that show it.
+/// Fills a rank's input: with integers so small that every order gives the same sums, or, if the order is
+/// guaranteed, with bits that reveal it.
 inline void fill(Bytes& bytes, const Case& c, int rank, bool any_order) {
   const std::size_t size = size_of(c.dtype);
   std::uint32_t x =
@@ -217,7 +217,7 @@ inline void make_buffers(Operation& o, int rank) {
   const bool alias = c.aliasing != Aliasing::separate && in_blocks > 0 && out_blocks > 0;
   b.out = take(b.out_storage, alias ? std::max(in_blocks, out_blocks) * block : out_blocks * block);
   if (alias) {
-    // The side with one block lies where this rank's block does on the other.
+    // The side with one block is at the place of this rank's block on the other side.
     const std::size_t own = c.aliasing == Aliasing::exact ? static_cast<std::size_t>(rank) * block : 0;
     b.in = b.out;
     if (in_blocks < out_blocks) b.in = b.out + own;
@@ -228,7 +228,7 @@ inline void make_buffers(Operation& o, int rank) {
   std::copy(b.given.begin(), b.given.end(), b.in);
 }
 
-/// Every rank has mapped all that there is as allocation 1 of every other.
+/// Every rank has mapped all memory of every other rank as its allocation 1.
 constexpr std::uintptr_t kEverything = 16;
 inline std::uint64_t ref_of(const std::byte* p) {
   return ResidentRef::make(1, p ? reinterpret_cast<std::uintptr_t>(p) - kEverything : 0);
@@ -288,7 +288,8 @@ inline std::unique_ptr<Operation> make(World& w, const Case& c, int channels,
   return o;
 }
 
-/// One thread a block runs all operations in a row; ranks for which absent(r) holds never come.
+/// Runs all operations in sequence, with one thread for each block; ranks for which absent(r) holds do
+/// not run.
 template <class Absent>
 void run(std::vector<std::unique_ptr<Operation>>& operations, int n, int channels, Absent&& absent) {
   std::vector<std::thread> threads;
@@ -336,7 +337,8 @@ struct Row {
   bool packets, in_place;
   bool pointers = false;
 };
-/// Every flow that resident kernels serve, packets, and all by pointer. Those through a switch are apart.
+/// Every flow that resident kernels serve, packets, and all flows by pointer. Those through a switch are
+/// tested separately.
 inline std::vector<Row> rows() {
   std::vector<Row> all;
   flow::for_each_flow([&]<class Flow>(Collective c, Algorithm a, Flow) {

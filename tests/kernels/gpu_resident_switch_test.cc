@@ -1,11 +1,12 @@
-// Tests of the resident kernels through a switch, over multicast objects of emulated devices, and of these.
+// Tests of the resident kernels through a switch, over multicast objects of emulated devices, and of
+// these objects.
 #include "tests/kernels/gpu_resident_cases.h"
 
 namespace ouro::gpu::resident_test {
 namespace {
 
-/// Through a switch: every type and reduction that it has, sizes that end within a unit of 16 bytes and
-/// within a round, buffers anywhere, in place, over the state that other flows leave.
+/// Through a switch: every supported type and reduction, sizes that end within a unit of 16 bytes and within
+/// a round, buffers at any address, in place, over the state that other flows leave.
 class ResidentSwitch : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ResidentSwitch, testing::Values(2, 3, 8),
                          [](const auto& p) { return std::to_string(p.param); });
@@ -66,7 +67,8 @@ TEST(ResidentSwitch, RefusesWhatASwitchHasNot) {
             std::string::npos);
 }
 
-/// A kernel that reads what not all have bound, or somebody unbinds, faults; so does an ordinary access.
+/// A kernel faults if it reads memory that not all have bound, or that somebody unbinds; an ordinary access
+/// faults too.
 TEST(ResidentSwitchDeathTest, MemoryThatIsNotBoundFaults) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   FakeGpu gpus({.devices = 2, .multicast = true});

@@ -1,5 +1,5 @@
-// Tests of the resident kernels: ranks and channels as host threads, each a block, that run the kernels' own
-// bodies over the same slots, flags, staging buffers and packets as on a device.
+// Tests of the resident kernels: ranks and channels are host threads, each of them a block, that run the
+// kernels' own bodies over the same slots, flags, staging buffers and packets as on a device.
 #include <atomic>
 #include <chrono>
 
@@ -27,10 +27,11 @@ constexpr Pair kPairs[] = {
 
 class Resident : public testing::TestWithParam<int> {};
 
-/// Operations of all kinds in a row over the same state, without a pause between them.
+/// Operations of all kinds in sequence over the same state, without a pause between them.
 TEST_P(Resident, EveryFlow) {
   const int n = GetParam();
-  std::size_t turn = static_cast<std::size_t>(n);  // pairs and shapes go round, so that all meet
+  // Alternates pairs and shapes, so that all combinations occur.
+  std::size_t turn = static_cast<std::size_t>(n);
   for (int channels = 1; channels <= 3; ++channels) {
     World w(n, channels, channels == 2 ? 4 : 2);
     std::vector<std::unique_ptr<Operation>> operations;
@@ -50,7 +51,7 @@ TEST_P(Resident, EveryFlow) {
           c.aliasing = aliasing;
           c.shift = turn % 4;
           if (turn % 3 == 0) c.declines = static_cast<int>(turn % static_cast<std::size_t>(n));
-          // Fewer channels than the arenas have, now and then.
+          // Every fifth case uses fewer channels than the arenas have.
           const int used = turn % 5 == 0 ? 1 : channels;
           if (c.packets && count * size_of(c.dtype) > resident_packet_limit(w.layout, used)) c.count = 512;
           operations.push_back(make(w, c, used));
@@ -81,7 +82,7 @@ TEST(ResidentTypes, AnyAddress) {
   run_and_check(w, operations, kChannels);
 }
 
-/// Every reduction that exists, by every flow that reduces.
+/// Every existing reduction, by every flow that reduces.
 TEST(ResidentTypes, EveryReduction) {
   constexpr int kRanks = 3, kChannels = 2;
   World w(kRanks, kChannels, 2);
@@ -99,7 +100,8 @@ TEST(ResidentTypes, EveryReduction) {
   run_and_check(w, operations, kChannels);
 }
 
-/// The number of an operation by packets is 32 bits of flag: it wraps, and old packets are refreshed.
+/// The number of an operation by packets is a flag of 32 bits: it wraps around, and old packets
+/// are refreshed.
 TEST(ResidentPackets, NumbersWrap) {
   constexpr int kRanks = 3;
   for (const std::uint64_t before : {(std::uint64_t{1} << 32) - 4, (std::uint64_t{1} << 20) - 4}) {
@@ -120,8 +122,8 @@ TEST(ResidentPackets, NumbersWrap) {
   }
 }
 
-/// Those that only some operations use are refreshed by all: here the factors, after others have gone on for
-/// long.
+/// Packets that only some operations use are refreshed by all operations: here the factors, after a long
+/// sequence of other operations.
 TEST(ResidentPackets, NoneKeepsANumberUntilItComesRound) {
   constexpr int kRanks = 3;
   constexpr std::uint64_t kLater = 1 << 20;
@@ -155,7 +157,8 @@ TEST(ResidentPackets, NoneKeepsANumberUntilItComesRound) {
     }
 }
 
-/// A launch that is replayed with the same arguments does the same again: all that changes is in the arenas.
+/// A launch that is replayed with the same arguments repeats the operation: everything that changes is in
+/// the arenas.
 TEST(ResidentReplay, SameArguments) {
   constexpr int kRanks = 4, kChannels = 2;
   for (const Row& row : rows()) {
@@ -175,13 +178,13 @@ TEST(ResidentReplay, SameArguments) {
   }
 }
 
-/// Rank 2 never comes. Whoever needs it leaves at the deadline and names whom it waited for; later launches
-/// leave at once.
+/// Rank 2 is absent. A rank that needs it leaves at the deadline and names the rank that it waited for; later
+/// launches leave at once.
 TEST(ResidentFailure, Deadline) {
   constexpr int kRanks = 3, kChannels = 2, kAbsent = 2;
   for (const Row& row : rows()) {
     if (row.collective == Collective::scatter || row.collective == Collective::broadcast)
-      continue;  // see below
+      continue;  // see RootIsMissing
     World w(kRanks, kChannels, 2);
     Case c{row.collective, row.algorithm, DType::f32, OpKind::sum, 2000};
     c.packets = row.packets;
@@ -196,7 +199,8 @@ TEST(ResidentFailure, Deadline) {
     bool named = false;
     for (int r = 0; r < kAbsent; ++r) {
       const ResidentError& e = w.at(r).error;
-      if (rooted && r != c.root && e.fault == ResidentFault::none) continue;  // it only gives, and has given
+      // It only sends, and has sent everything.
+      if (rooted && r != c.root && e.fault == ResidentFault::none) continue;
       EXPECT_EQ(e.fault, ResidentFault::deadline) << describe(c) << ", rank " << r;
       EXPECT_NE(e.peer, r);
       EXPECT_GE(e.peer, 0);
@@ -210,8 +214,7 @@ TEST(ResidentFailure, Deadline) {
   }
 }
 
-/// The root of a broadcast or scatter is the one that is missing: all others wait for it, or for one that
-/// does.
+/// The root of a broadcast or scatter is missing: all others wait for it, or for a rank that does.
 TEST(ResidentFailure, RootIsMissing) {
   constexpr int kRanks = 3, kRoot = 1;
   for (const Row& row : rows()) {
@@ -251,7 +254,7 @@ TEST(ResidentFailure, Abort) {
     for (int r = 1; r < kRanks; ++r) {
       EXPECT_EQ(w.at(r).error.fault, ResidentFault::aborted);
       EXPECT_EQ(w.at(r).error.peer, 0);
-      // What came after the failure has touched nothing.
+      // Operations after the failure must not have touched anything.
       const Buffers& b = operations[1]->ranks[static_cast<std::size_t>(r)];
       EXPECT_TRUE(std::all_of(b.out_storage.begin(), b.out_storage.end(),
                               [](std::byte x) { return x == kUntouched; }));
@@ -259,7 +262,7 @@ TEST(ResidentFailure, Abort) {
   }
 }
 
-/// Ranks in different operations find out at the first chunk, by links, staging buffers and packets.
+/// Ranks in different operations detect this at the first chunk, by links, staging buffers and packets.
 TEST(ResidentFailure, Mismatch) {
   constexpr int kRanks = 2;
   for (const Row& row : rows()) {
@@ -330,7 +333,7 @@ TEST(ResidentArguments, Refusals) {
   EXPECT_EQ(reason([](ResidentArgs& a) { a.rank = 2; }), Reason::invalid);
   EXPECT_EQ(reason([](ResidentArgs& a) { a.out_of[1] = nullptr; }), Reason::invalid);
   EXPECT_EQ(reason([](ResidentArgs& a) { a.arena[1] = nullptr; }), Reason::invalid);
-  // By reference all is one chunk; over slots chunks have numbers.
+  // By reference everything is one chunk; through slots chunks have numbers.
   EXPECT_EQ(reason([](ResidentArgs& a) { a.count = std::uint64_t{1} << 60; }), Reason::none);
   EXPECT_EQ(
       reason([](ResidentArgs& a) { a.count = std::uint64_t{1} << 60, a.algorithm = Algorithm::direct; }),
@@ -341,8 +344,8 @@ TEST(ResidentArguments, Refusals) {
             Reason::invalid);
 }
 
-/// Hot sums have kernels of their own; everything else shares one for floats, one for integers, and one for
-/// packets.
+/// Hot sums have kernels of their own; all other operations share one kernel for floats, one for integers,
+/// and one for packets.
 TEST(ResidentArguments, Kernels) {
   World w(2, 2, 2);
   const auto kernel = [&](Case c) {

@@ -1,5 +1,5 @@
-// The host loops against the reference, on every instruction set of this machine: all types, ops, source
-// counts, alignments and sizes.
+// The host loops against the reference, on every instruction set of this machine: all types, ops, numbers of
+// sources, alignments and sizes.
 #include "kernels/host/host_loops.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ TEST_P(HostLoops, FoldIsTheReference) {
     }
 }
 
-/// Hop by hop, with accumulators in between, gives the bits of the fold.
+/// Hop by hop, with accumulators in between, the result has the same bits as the fold.
 TEST_P(HostLoops, HopsEqualFold) {
   const std::size_t count = 1500;
   for (DType t : kAllTypes)
@@ -167,7 +167,7 @@ TEST_P(HostLoops, WeightOfMinAndMaxRoundsToTheElement) {
   }
 }
 
-/// An array at a chosen misalignment between canaries.
+/// An array at a given misalignment between canaries.
 class Guarded {
  public:
   Guarded(std::size_t offset, std::size_t bytes) : begin_(kCanary + offset), bytes_(bytes) {
@@ -215,7 +215,7 @@ TEST_P(Alignment, EveryOffsetAndSize) {
     const Reduction r{t, op, 2, {}};
     const std::size_t size = size_of(t), wide = accumulator_bytes(t, op);
     Bytes folded(most * size), acc(most * wide), reduced(most * wide), finished(most * size);
-    fold(r, folded.data(), pointers(in), {}, most);  // aligned, proven by the tests above
+    fold(r, folded.data(), pointers(in), {}, most);  // aligned, which the tests above verify
     widen(r, acc.data(), in[0].data(), most);
     reduce_input(r, reduced.data(), acc.data(), in[1].data(), 1, most);
     finish(r, finished.data(), acc.data(), most);
@@ -264,7 +264,7 @@ TEST(InstructionSet, IsOneThatExists) {
   EXPECT_STREQ(instruction_set(), "baseline");
 }
 
-/// The environment is read once, so each value gets a process of its own.
+/// The environment is read only once, so each value is tested in a process of its own.
 int exit_code_with(const char* wanted, bool (*good)(std::string_view)) {
   setenv("OURO_ISA", wanted, 1);
   return good(instruction_set()) ? 0 : 1;

@@ -1,6 +1,7 @@
 #!/bin/sh
-# What one instruction set's unit defines for the linker must carry the name of that set: an inline function
-# without it could replace its namesake in units for older processors. Usage: isa_symbols.sh NM OBJECT...
+# Checks that every symbol that one instruction set's unit defines for the linker has the name of that set
+# in it: an inline function without it could replace its namesake in units for older processors. Usage:
+# isa_symbols.sh NM OBJECT...
 nm=$1
 shift
 checked=0

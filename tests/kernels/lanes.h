@@ -1,4 +1,4 @@
-// A block of many lanes on one host thread, in an order that is drawn anew at each barrier. Used by the tests
+// A block of many lanes on one host thread, in an order that is shuffled at each barrier. Used by the tests
 // of the kernels' bodies.
 #pragma once
 #include <ucontext.h>
@@ -15,7 +15,7 @@
 
 namespace ouro::gpu {
 
-/// One lane of a block whose body has no barrier: lanes run one after the other, to their ends.
+/// One lane of a block whose body has no barrier: lanes run one after the other to completion.
 struct LaneBlock {
   int thread_, threads_, block_, blocks_;
   int thread() const { return thread_; }
@@ -31,11 +31,11 @@ void run_lanes(int threads, int block, int blocks, std::mt19937_64& random, cons
   for (const int t : order) body(LaneBlock{t, threads, block, blocks});
 }
 
-/// Lanes with barriers: each has a stack of its own, and leaves it at a barrier.
+/// Lanes with barriers: each has a stack of its own, and is switched out at a barrier.
 class Fibers {
  public:
   explicit Fibers(std::uint64_t seed) : random_(seed) {}
-  /// Runs body(lane) for each; lanes call sync() the same number of times.
+  /// Runs body(lane) for each lane; all lanes must call sync() the same number of times.
   void run(int lanes, const std::function<void(int)>& body) {
     body_ = &body;
     lanes_.resize(static_cast<std::size_t>(lanes));
@@ -69,7 +69,7 @@ class Fibers {
     Lane& l = lanes_[static_cast<std::size_t>(now_)];
     swapcontext(&l.context, &home_);
   }
-  /// sync(), and whether any lane says so.
+  /// sync() that returns whether any lane passed true.
   bool any(bool mine) {
     says_ |= mine;
     sync();

@@ -1,4 +1,4 @@
-// The traps of collective arithmetic, one by one, with literal answers.
+// The pitfalls of collective arithmetic, one by one, with literal results.
 #include <gtest/gtest.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -51,7 +51,7 @@ TEST_P(Numbers, AverageOfOnesIsOne) {
   }
 }
 
-/// NaN of either sign and any payload, at every place of every rank, past a vector and a block.
+/// NaN of either sign and any payload, at every position of every rank, beyond one vector and one block.
 template <class F>
 void nan_everywhere(DType t, F canonical, std::initializer_list<F> nans, F one) {
   for (OpKind op : {OpKind::max, OpKind::min, OpKind::sum, OpKind::prod, OpKind::avg})
@@ -105,7 +105,8 @@ TEST_P(Numbers, Float8Saturates) {
   EXPECT_EQ(folded<std::uint8_t>(DType::f8e4m3, OpKind::sum, {{0x7e}, {0x7e}})[0], 0x7e);
   EXPECT_EQ(folded<std::uint8_t>(DType::f8e4m3, OpKind::prod, {{0xfe}, {0x7e}})[0], 0xfe);
   EXPECT_EQ(folded<std::uint8_t>(DType::f8e5m2, OpKind::sum, {{0x7b}, {0x7c}})[0], 0x7b);
-  EXPECT_EQ(folded<std::uint8_t>(DType::f8e5m2, OpKind::max, {{0x7b}, {0x7c}})[0], 0x7c);  // not converted
+  // Chosen, so it is not converted.
+  EXPECT_EQ(folded<std::uint8_t>(DType::f8e5m2, OpKind::max, {{0x7b}, {0x7c}})[0], 0x7c);
 }
 
 TEST_P(Numbers, IntegerAverages) {
@@ -168,7 +169,7 @@ TEST(Accumulators, HaveTheAdvertisedSize) {
   EXPECT_EQ(accumulator_bytes(DType::i8, OpKind::avg), 8u);
 }
 
-/// The reference is compiled for this processor, too; these numbers were computed on x86-64.
+/// The reference is compiled for this processor too; this digest was computed on x86-64.
 TEST_P(Numbers, BitsAreThoseOfEveryProcessor) {
   const std::size_t count = 4099;
   std::uint64_t digest = 0;

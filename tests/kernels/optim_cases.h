@@ -1,4 +1,4 @@
-// Every optimiser call with the rule that it must run, and the oracle: the scalar arithmetic, element by
+// Every optimiser call with the rule that it must apply, and the oracle: the scalar arithmetic, element by
 // element. Used by the tests of the optimiser loops.
 #pragma once
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ inline std::vector<Call> all_calls() {
   };
 }
 
-/// Arrays of one run, all of them, whether the call uses them or not; each starts `shift` bytes off.
+/// All arrays of one run, whether the call uses them or not; each starts `shift` bytes off.
 struct Arrays {
   Layout layout;
   std::size_t count, shift;
@@ -97,8 +97,8 @@ struct Arrays {
   Exchange exchange() { return {at(neighbours), at(message), {.keep = 0.3, .take = 0.7, .send = 0.35}}; }
 
  private:
-  /// In front and behind stand bytes that nothing may touch. One value in eight is odd: infinite, not a
-  /// number, subnormal, a zero of either sign, huge.
+  /// Guard bytes, which must not change, surround the elements. One value in eight is unusual: infinite, not
+  /// a number, subnormal, a zero of either sign, huge.
   Bytes filled(DType t, std::uint64_t seed, bool odd_values, double low, double high) const {
     constexpr std::size_t kBehind = 70;
     Bytes b(shift + count * size_of(t) + kBehind, std::byte{0xa5});
@@ -123,7 +123,7 @@ inline Result<Report> perform(const Call& c, Arrays& a, const Fused& fused = {})
                     {c.recipe.adam, c.recipe.accum_iter, c.lazy_zero}, c.recipe.step, fused);
 }
 
-/// What `perform` must leave in `a`, by the scalar rules; returns whether all gradients were finite.
+/// Applies the scalar rules to `a` as `perform` must; returns whether all gradients were finite.
 template <class C, template <class> class RuleOf>
 bool oracle(const arith::Recipe& recipe, Arrays& a, const Fused& fused) {
   using Rule = RuleOf<C>;
@@ -142,7 +142,7 @@ bool oracle(const arith::Recipe& recipe, Arrays& a, const Fused& fused) {
     const C g = scale(load(t, a.at(a.gradient), i));
     const bool finite = std::isfinite(g);
     all_finite &= finite;
-    const auto round = [&](C x) {  // what a store and a load make of it
+    const auto round = [&](C x) {  // the effect of a store and a load
       std::byte b[8];
       save(masters ? wide : t, b, 0, x);
       return load(masters ? wide : t, b, 0);

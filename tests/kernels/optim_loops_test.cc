@@ -1,5 +1,5 @@
 // The optimiser loops against the scalar arithmetic, bit for bit, on every instruction set of this machine;
-// what they fuse against the separate calls; what they must refuse and leave alone.
+// fused operations against the separate calls; what they must refuse and leave alone.
 #include <gtest/gtest.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -54,7 +54,7 @@ TEST_P(OptimLoops, AreTheScalarRules) {
         }
 }
 
-/// The scalar rules are compiled for this processor, too; this number was computed on x86-64.
+/// The scalar rules are compiled for this processor too; this number was computed on x86-64.
 TEST_P(OptimLoops, BitsAreThoseOfEveryProcessor) {
   std::uint64_t digest = 0;
   for (const Call& call : all_calls())
@@ -82,7 +82,7 @@ TEST_P(OptimLoops, FusedIsMixUpdatePack) {
     }
 }
 
-/// The next message may take the place of the neighbours.
+/// The next message may overwrite the neighbours' values.
 TEST_P(OptimLoops, ExchangeInPlace) {
   for (const Layout layout : kLayouts) {
     Arrays apart(layout, 1500, 0, 12), one = apart;
@@ -101,7 +101,7 @@ TEST_P(OptimLoops, MasterIsTheUnroundedParameter) {
   for (const DType t : {DType::bf16, DType::f16}) {
     Arrays half({t, true}, 3000, 0, 5, false), full({DType::f32, false}, 3000, 0, 5, false);
     full.value = half.master;
-    for (std::size_t i = 0; i < half.count; ++i)  // the gradients that 16 bits can say
+    for (std::size_t i = 0; i < half.count; ++i)  // the gradients that 16 bits can represent
       reference::store(
           DType::f32, full.at(full.gradient), i,
           reference::encode(DType::f32, reference::decode(t, reference::load(t, half.at(half.gradient), i))));
@@ -118,7 +118,8 @@ TEST_P(OptimLoops, MasterIsTheUnroundedParameter) {
   }
 }
 
-/// A gradient that is infinite or not a number changes nothing of its element, and everything of no other.
+/// A gradient that is infinite or not a number leaves its element unchanged and does not affect any
+/// other element.
 TEST_P(OptimLoops, StrangeGradientsAreHeldAndReported) {
   for (const Layout layout : kLayouts)
     for (const Call& call : all_calls()) {
@@ -140,12 +141,13 @@ TEST_P(OptimLoops, StrangeGradientsAreHeldAndReported) {
             return now == want;
           };
           const DType wide = layout.dtype == DType::f64 ? DType::f64 : DType::f32;
-          // With a master the parameter becomes that, rounded; the two differ before the first call.
+          // With a master, the parameter becomes the rounded master; the two differ before the first call.
           if (!layout.master) {
             ASSERT_TRUE(same(got.value, before.value, clean.value, layout.dtype)) << call.name;
           }
           ASSERT_TRUE(same(got.master, before.master, clean.master, DType::f32));
-          if (starts || closes) continue;  // begin at zero or end on time: see the oracle
+          // The oracle checks states that start at zero and windows that end here.
+          if (starts || closes) continue;
           for (int k = 0; k < 3; ++k)
             ASSERT_TRUE(same(got.state[k], before.state[k], clean.state[k], wide)) << call.name << k;
         }
@@ -169,10 +171,11 @@ TEST_P(OptimLoops, LazyZeroIsPlainZero) {
       Arrays plain(layout, n, 0, 21, false);
       std::fill(plain.state[2].begin(), plain.state[2].end(), std::byte{0});
       Arrays lazy = plain;
-      std::fill(lazy.state[2].begin(), lazy.state[2].end(), std::byte{0xff});  // NaN, if anybody read it
+      // NaN, which would show if anything read it.
+      std::fill(lazy.state[2].begin(), lazy.state[2].end(), std::byte{0xff});
       AccumAdamOptions options{.adam = {.weight_decay = 0.1, .decoupled = true}, .accum_iter = window};
       for (std::int64_t step = 1; step <= 3 * window + 2; ++step) {
-        // Odd values too: infinities at the first, the middle and the last step of windows.
+        // Includes unusual values: infinities at the first, the middle and the last step of windows.
         plain.gradient = lazy.gradient =
             Arrays(layout, n, 0, 100 + static_cast<std::uint64_t>(step)).gradient;
         const auto run = [&](Arrays& a, bool lazily) {
@@ -196,7 +199,7 @@ TEST_P(OptimLoops, LazyZeroIsPlainZero) {
     }
 }
 
-/// A window of one step is Adam: the accumulating form stores the moments decayed.
+/// A window of one step equals Adam: the accumulating form stores the moments already decayed.
 TEST_P(OptimLoops, WindowOfOneIsAdam) {
   for (const Layout layout : kLayouts)
     for (const bool decoupled : {false, true}) {
@@ -289,7 +292,7 @@ TEST(OptimChecks, RefuseBeforeAnythingIsWritten) {
   EXPECT_EQ(p, std::vector<float>(8, 1));
   EXPECT_EQ(m, std::vector<float>(8));
   EXPECT_EQ(code(good), Code::ok);
-  empty.count = blind.count = 0;  // nothing to do needs no arrays
+  empty.count = blind.count = 0;  // without elements no arrays are needed
   EXPECT_EQ(code(empty), Code::ok);
   EXPECT_EQ(code(blind), Code::ok);
 }

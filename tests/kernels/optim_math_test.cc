@@ -18,7 +18,7 @@ TEST(OptimScalars, PowersAreThoseOfLongDouble) {
     for (const std::int64_t t : {0, 1, 2, 3, 7, 10, 100, 1000, 12345, 1000000}) {
       const double want =
           static_cast<double>(std::pow(static_cast<long double>(b), static_cast<long double>(t)));
-      // Eleven spare bits of long double, less what pow loses with large exponents.
+      // long double has eleven extra bits, minus what pow loses with large exponents.
       if (want < 1e-290) continue;
       EXPECT_NEAR(arith::power(b, t), want, want * 3e-16) << b << '^' << t;
     }
@@ -43,7 +43,7 @@ bool near_golden(double got, double want) {
 }
 bool near_golden(float got, double want) { return std::fabs(got - want) <= 4e-6 * std::fabs(want) + 1e-8; }
 
-/// Replays a golden file in T and looks at every field after every step.
+/// Replays a golden file in T and checks every field after every step.
 template <class T>
 void replay(const char* file) {
   const std::string kind = fmt::format("{} cases of the host loops in {}", file, name(DTypeOf<T>::value));
@@ -143,7 +143,8 @@ struct Textbook {
   }
 };
 
-/// 25 steps of one rule in T, beside the textbook. Tolerance: relative to 1, the size of the parameters.
+/// Runs 25 steps of one rule in T beside the textbook form. Tolerance: relative to 1, the size of
+/// the parameters.
 template <class T>
 void beside_textbook(double tolerance) {
   const std::size_t n = 40;
@@ -185,7 +186,7 @@ void beside_textbook(double tolerance) {
 TEST(OptimTextbook, InDouble) { beside_textbook<double>(1e-13); }
 TEST(OptimTextbook, InFloat) { beside_textbook<float>(4e-6); }
 
-/// Unscaling and clipping inside the pass are those of a gradient scaled before it, bit for bit.
+/// Unscaling and clipping inside the pass give the same bits as scaling the gradient before it.
 TEST(OptimTextbook, ScaledGradients) {
   Arrays inside({DType::f32, false}, 300, 0, 9, false), before = inside;
   for (std::size_t i = 0; i < inside.count; ++i) {
@@ -209,7 +210,7 @@ TEST(OptimTextbook, Mixing) {
   ASSERT_TRUE(pack({DType::f64, &x, nullptr, nullptr, 1}, {nullptr, &out, {.send = 2}}).ok());
   EXPECT_EQ(out, 6.5);
 
-  float master = 1 + 1.0f / 1024;  // what bf16 cannot say
+  float master = 1 + 1.0f / 1024;  // bf16 cannot represent it
   std::uint16_t value = 0, three = 0x4040, message = 0;
   const Parameters run{DType::bf16, &value, nullptr, &master, 1};
   ASSERT_TRUE(mix(run, {&three, nullptr, {.keep = 1, .take = 1}}).ok());

@@ -1,5 +1,5 @@
-// What the kernels must compute, written a second time and differently: values as double or 128-bit integers,
-// formats by ldexp, one element at a time. Used by the tests of kernels only.
+// The results that the kernels must compute, implemented a second time in a different way: values as double
+// or 128-bit integers, formats by ldexp, one element at a time. Used by the tests of kernels only.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -17,13 +17,13 @@ namespace ouro::reference {
 
 __extension__ using Wide = __int128;
 __extension__ using UWide = unsigned __int128;
-using Bits = std::uint64_t;  // of one element, zero-extended
+using Bits = std::uint64_t;  // bits of one element, zero-extended
 
 struct Format {
   int exponent, mantissa, bias;
-  double largest;  // finite
-  bool saturates;  // beyond `largest`: there; otherwise infinity
-  Bits nan;        // canonical
+  double largest;  // largest finite value
+  bool saturates;  // values beyond `largest` become `largest`; otherwise infinity
+  Bits nan;        // the canonical NaN
 };
 inline Format format_of(DType t) {
   switch (t) {
@@ -72,7 +72,7 @@ inline Bits encode(DType t, double x) {
   if (std::isinf(x)) return sign | beyond;
   const int e = std::max(std::ilogb(x), 1 - f.bias);
   const double unit = std::ldexp(1.0, e - f.mantissa);
-  const double steps = std::nearbyint(x / unit);  // exact but for the rounding, to nearest even
+  const double steps = std::nearbyint(x / unit);  // exact except for the rounding, to nearest even
   if (steps * unit > f.largest) return sign | beyond;
   // Steps below 2^mantissa are subnormal; from there on they carry the implicit bit, which adds one to e.
   return sign | ((Bits(e + f.bias - 1) << f.mantissa) + static_cast<Bits>(steps));
@@ -119,7 +119,7 @@ inline Bits reduce_float(DType t, OpKind op, std::span<const Bits> in, std::span
   }
   if (op == OpKind::avg) a = accumulated(t, a / accumulated(t, ranks));
   const bool infinite_e5m2 = t == DType::f8e5m2 && (op == OpKind::max || op == OpKind::min) && std::isinf(a);
-  return infinite_e5m2 ? (a < 0 ? 0xfc : 0x7c) : encode(t, a);  // chosen, not converted
+  return infinite_e5m2 ? (a < 0 ? 0xfc : 0x7c) : encode(t, a);  // chosen, so it is not converted
 }
 
 inline Bits reduce_integer(DType t, OpKind op, std::span<const Bits> in, std::span<const Scalar> premul,
@@ -195,13 +195,14 @@ inline Bits reduce_boolean(OpKind op, std::span<const Bits> in) {
   }
 }
 
-/// One element of fold().
+/// One element of the result of fold().
 inline Bits reduce(DType t, OpKind op, std::span<const Bits> in, std::span<const Scalar> premul, int ranks) {
   if (t == DType::boolean) return reduce_boolean(op, in);
   return is_float(t) ? reduce_float(t, op, in, premul, ranks) : reduce_integer(t, op, in, premul, ranks);
 }
 
-/// `count` elements: a third any bits, a third special values, a third ordinary ones that can be summed.
+/// `count` elements: one third random bits, one third special values, one third ordinary values that can
+/// be summed.
 inline std::vector<std::byte> random_elements(DType t, std::size_t count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<std::byte> out(count * size_of(t));

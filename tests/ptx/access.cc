@@ -1,4 +1,4 @@
-// Loads, stores, atomic operations, fences and barriers: what their modifiers mean, and how they run.
+// Loads, stores, atomic operations, fences and barriers: the meaning of their modifiers, and their execution.
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +19,7 @@ void run_load(Lane& l, const Instr& i) {
     }
     if (i.to[k] >= 0) l.r[i.to[k]] = value;
     if (i.access.order == Order::weak) continue;
-    l.yields = l.looked == &i && l.saw == value;  // nothing new
+    l.yields = l.looked == &i && l.saw == value;  // the same load has read the same value again
     l.looked = &i, l.saw = value;
   }
 }
@@ -45,7 +45,7 @@ void run_barrier(Lane& l, const Instr& i) {
   l.machine->arrive(l, i);
 }
 
-/// One modifier of a load, store or atomic operation; false: there is none such.
+/// Applies one modifier of a load, store or atomic operation; false: there is no such modifier.
 struct Modifiers {
   Access a;
   bool ordered = false, scoped = false, typed = false, atomic = false;
@@ -63,7 +63,7 @@ struct Modifiers {
     if (m == "release") return order(Order::release);
     if (m == "acq_rel") return order(Order::acq_rel);
     if (m == "weak") return order(Order::weak);
-    if (m == "volatile") {  // as relaxed.sys, says the manual
+    if (m == "volatile") {  // equivalent to relaxed.sys, according to the manual
       scoped = true;
       return order(Order::relaxed);
     }
@@ -76,7 +76,7 @@ struct Modifiers {
     if (m == "param") return space(Space::param);
     if (m == "nc") return a.read_only = true;
     if (m == "v2" || m == "v4") return (a.width = m == "v2" ? 2 : 4) > 0;
-    // What a cache keeps is no matter of what is read.
+    // Cache hints do not affect which values are read.
     for (const char* cache : {"ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::no_allocate"})
       if (m == cache) return !atomic;
     for (const auto& [name, op] : {std::pair{"add", Atomic::add},

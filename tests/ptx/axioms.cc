@@ -1,6 +1,6 @@
-// All executions of a litmus program that the axioms of the PTX memory model allow (PTX ISA, "Memory
-// Consistency Model"): which write each read reads, in which order the writes of a location stand, in which
-// order the fences of kind sc. See litmus.h.
+// Enumerates all executions of a litmus program that the axioms of the PTX memory model allow (PTX ISA,
+// "Memory Consistency Model"): which write each read reads, the order of the writes of each location, and the
+// order of the fences of kind sc. See litmus.h.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -11,7 +11,7 @@ namespace ptx::litmus {
 namespace {
 
 constexpr std::size_t kMost = 40, kNone = kMost;
-/// A relation between events: a row of bits each.
+/// A relation between events, with a row of bits for each.
 struct Relation {
   std::array<std::uint64_t, kMost> row = {};
   bool has(std::size_t a, std::size_t b) const { return (row[a] >> b & 1) != 0; }
@@ -34,7 +34,7 @@ struct Event {
   enum class Kind : std::uint8_t { init, read, write, fence, barrier } kind;
   const Operation* op = nullptr;
   int location = -1;
-  std::size_t other = kNone;  // the read of an atomic operation's write, and the other way round
+  std::size_t other = kNone;  // for the write of an atomic operation its read, and vice versa
 };
 
 class Executions {
@@ -92,7 +92,8 @@ class Executions {
            includes(events_[b].op->access.scope, place(b), place(a));
   }
 
-  // ---- Values: what is read, what is done, what is written. A cycle of them is out of thin air.
+  // ---- Values: what is read, which operations are executed, what is written. A cycle of values would be out
+  // of thin air.
   void choose_source(std::size_t k) {
     if (k == reads_.size()) return with_sources();
     const std::size_t r = reads_[k];
@@ -118,7 +119,7 @@ class Executions {
       if (!done_[e] || !values_[e]) return;
       if (events_[e].kind != Event::Kind::read) continue;
       if (!*done_[e] && source_[e] >= events_.size()) return;
-      // What is not done reads nothing: once is enough.
+      // A read that is not executed needs only one source.
       if (!*done_[e] && events_[source_[e]].kind != Event::Kind::init) return;
       if (*done_[e] && !*done_[source_[e]]) return;
     }
@@ -174,7 +175,7 @@ class Executions {
       return;
     }
     auto& writes_of = locations_[l];
-    const auto first = writes_of.begin() + 1;  // the initial one stays
+    const auto first = writes_of.begin() + 1;  // the initial write stays first
     std::sort(first, writes_of.end());
     do order_location(l + 1);
     while (std::next_permutation(first, writes_of.end()));
@@ -195,7 +196,7 @@ class Executions {
       for (std::size_t j = i + 1; j < fences_.size(); ++j)
         if (morally_strong(fences_[i], fences_[j])) sc.add(fences_[i], fences_[j]);
 
-    // Atomicity, and coherence of each location.
+    // Atomicity, and coherence for each location.
     Relation local;
     for (std::size_t a = 0; a < n; ++a)
       for (std::size_t b = 0; b < n; ++b) {
@@ -211,7 +212,7 @@ class Executions {
       }
     if (local.cyclic()) return;
 
-    // Observation: what is read, also through atomic operations.
+    // Observation: reading a write, also through a chain of atomic operations.
     Relation observed;
     for (const std::size_t r : reads_)
       if (done(r) && morally_strong(source_[r], r)) observed.add(source_[r], r);
@@ -243,7 +244,7 @@ class Executions {
         if (observed.has(a, z))
           for (std::size_t b = 0; b < n; ++b)
             if (base.has(z, b) && memory(b) && events_[b].location == events_[z].location) cause.add(a, b);
-    // An atomic operation is one: what orders its write orders it.
+    // An atomic operation is a single event: what its write precedes, its read precedes too.
     const auto ordered = [&](std::size_t x, std::size_t y) {
       const std::size_t write = events_[x].kind == Event::Kind::read ? events_[x].other : kNone;
       return cause.has(x, y) || (write != kNone && done(write) && cause.has(write, y));
@@ -264,7 +265,7 @@ class Executions {
     ++found_.executions;
     found_.outcomes.insert(race ? "race" : outcome());
   }
-  /// a: the first of a release pattern, b: the last of an acquire pattern that observes it.
+  /// a: the first event of a release pattern, b: the last event of an acquire pattern that observes it.
   bool synchronizes(std::size_t a, std::size_t b, const Relation& observed) const {
     if (!strong(a) || !strong(b) || !morally_strong(a, b) || thread(a) == thread(b)) return false;
     const bool fence_a = events_[a].kind == Event::Kind::fence,

@@ -1,5 +1,5 @@
-// PTX as it is run: functions of decoded instructions over numbered registers. Made by parse.cc, run by
-// machine.cc.
+// Executable form of PTX: functions of decoded instructions over numbered registers. Created by parse.cc,
+// executed by machine.cc.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -11,14 +11,14 @@
 
 namespace ptx {
 
-/// What is wrong with a program or with what it did; the text names the instruction.
+/// An error in a program or in its execution; the text names the instruction.
 class Violation : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 enum class Space : std::uint8_t { generic, global, shared, local, param };
-/// Which threads a strong operation is morally strong with. In order of size.
+/// The threads with which a strong operation is morally strong. In ascending order.
 enum class Scope : std::uint8_t { cta, gpu, sys };
 enum class Order : std::uint8_t { weak, relaxed, acquire, release, acq_rel, sc };
 enum class Atomic : std::uint8_t { add, exch, cas, bit_or, bit_and, bit_xor, min, max };
@@ -28,42 +28,43 @@ struct Instr;
 struct Function;
 using Run = void (*)(Lane&, const Instr&);
 
-/// What a load, store, atomic operation or fence is.
+/// The attributes of a load, store, atomic operation or fence.
 struct Access {
   Order order = Order::weak;
   Scope scope = Scope::sys;
   Space space = Space::generic;
-  bool read_only = false;  ///< .nc: nothing writes it while the grid runs
-  std::uint8_t bytes = 4;  ///< of an element
-  std::uint8_t width = 1;  ///< elements, each an access of its own
+  bool read_only = false;  ///< .nc: nothing may write it while the grid runs
+  std::uint8_t bytes = 4;  ///< bytes of one element
+  std::uint8_t width = 1;  ///< number of elements, each of which is an access of its own
   bool is_signed = false;
-  bool multicast = false;  ///< by a multicast address, an alias
+  bool multicast = false;  ///< through a multicast address, which is an alias
 };
 
-/// An operand is a register; so are constants and the addresses of symbols, which a lane gets when it starts.
+/// An operand is a register; constants and the addresses of symbols are registers too, which a lane gets when
+/// it starts.
 struct Instr {
   Run run = nullptr;
-  int guard = -1;       ///< a predicate, or -1
-  bool unless = false;  ///< runs where the guard is false
+  int guard = -1;       ///< index of a predicate, or -1
+  bool unless = false;  ///< runs if the guard is false
   int to[4] = {-1, -1, -1, -1};
   int from[4] = {-1, -1, -1, -1};
-  std::int64_t offset = 0;  ///< of an address
+  std::int64_t offset = 0;  ///< offset of an address
   Access access;
   Atomic atomic = Atomic::add;
-  bool strong = false;  ///< others may see it, or through it
-  int which = 0;        ///< what else tells instructions of one `run` apart
+  bool strong = false;  ///< its effects are visible to other threads
+  int which = 0;        ///< distinguishes instructions with the same `run`
   int target = -1;
   const Function* callee = nullptr;
-  std::vector<int> arguments;  ///< of a call: addresses of parameters
+  std::vector<int> arguments;  ///< for a call: addresses of parameters
   int line = 0;
 };
 
-/// A parameter of a function, or where it lies among them.
+/// A parameter or variable of a function, and its location.
 struct Variable {
   std::string name;
   Space space;
-  std::uint64_t at, bytes;  ///< within the memory of its space
-  int slot;                 ///< the register that holds its address
+  std::uint64_t at, bytes;  ///< offset and size in the memory of its space
+  int slot;                 ///< register that holds its address
 };
 
 struct Function {
@@ -73,15 +74,15 @@ struct Function {
   int registers = 0;
   std::vector<std::pair<int, std::uint64_t>> constants;
   std::vector<Variable> variables;
-  int parameters = 0;    ///< the first of the variables
-  bool returns = false;  ///< a function's first variable after its parameters is its result
+  int parameters = 0;    ///< number of parameters, which are the first variables
+  bool returns = false;  ///< the first variable after the parameters is the result
   std::uint64_t parameter_bytes = 0, shared_bytes = 0, local_bytes = 0;
-  std::vector<std::string> lines;  ///< of its text
-  /// Where instruction `i` stands.
+  std::vector<std::string> lines;  ///< lines of its text
+  /// The place of instruction `i` in the text.
   std::string place(const Instr& i) const;
 };
 
-/// What nvcc made of one .cu. Functions are parsed when they are asked for.
+/// The PTX of one .cu file. Functions are parsed on demand.
 class Module {
  public:
   explicit Module(std::string text);
@@ -89,7 +90,7 @@ class Module {
   std::vector<std::string> entries() const;
   const Function& function(const std::string& name);
   const std::string& text() const { return text_; }
-  /// Where a function's text begins and ends.
+  /// Start and end of a function's text.
   std::pair<std::size_t, std::size_t> extent(const std::string& name) const;
 
  private:
@@ -98,19 +99,20 @@ class Module {
   std::map<std::string, std::unique_ptr<Function>> parsed_;
 };
 
-/// An operand as it is written.
+/// An operand as written.
 struct Operand {
   enum class Kind : std::uint8_t { slot, address, list, label } kind = Kind::slot;
-  int slot = -1;  ///< -1 in a list: nobody wants it
+  int slot = -1;  ///< -1 in a list: the value is discarded
   std::int64_t offset = 0;
   std::vector<int> slots;
   std::string text;
   bool negated = false;
 };
 
-/// Fills in what an opcode means; a Violation names the opcode that is not known, or what is wrong with it.
+/// Sets the members of `instr` that follow from the opcode; a Violation names an unknown opcode, or what is
+/// wrong with it.
 void decode(const std::string& opcode, std::vector<Operand>& operands, Instr& instr);
-/// Parts of it: false where the opcode is none of theirs.
+/// Parts of decode; false if the opcode is not theirs.
 bool decode_arithmetic(const std::string& opcode, std::vector<Operand>& operands, Instr& instr);
 bool decode_access(const std::string& opcode, std::vector<Operand>& operands, Instr& instr);
 bool decode_multimem(const std::string& opcode, std::vector<Operand>& operands, Instr& instr);

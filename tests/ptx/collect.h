@@ -1,5 +1,5 @@
-// Runs the collective kernels (fused and hop) by the interpreter, as a Runner of the cases that the host and
-// devices run. Used by collect_test.cc and collect_faults_test.cc.
+// Runs the collective kernels (fused and hop) in the interpreter, as a Runner of the cases that also run on
+// the host and on devices. Used by collect_test.cc and collect_faults_test.cc.
 #pragma once
 #include <cstdlib>
 #include <memory>
@@ -10,10 +10,10 @@
 
 namespace ptx {
 
-using namespace ouro;  // all of this is a test
+using namespace ouro;  // everything here is test code
 using namespace ouro::gpu;
 
-/// An array that a kernel may touch, and no byte more.
+/// An array that a kernel may access, exactly to the byte.
 struct Extent {
   std::uintptr_t begin, end;
 };
@@ -64,8 +64,8 @@ inline Extents extents_of(const HopArgs& a) {
   return all;
 }
 
-/// Runs by the interpreter. Each array is memory of its own; arrays in place are one. Every third launch has
-/// no stop word.
+/// Runs kernels in the interpreter. Each array is a separate region of memory; in-place arrays are one
+/// region. Every third launch has no stop word.
 class PtxRunner final : public Runner {
  public:
   PtxRunner(Module& module, std::uint64_t seed)
@@ -86,14 +86,14 @@ class PtxRunner final : public Runner {
   }
 
   std::uint32_t stop = 0;
-  /// A grid of another device beside each launch, which gets the address of the stop word.
+  /// If set, a grid on another device that runs beside each launch and gets the address of the stop word.
   const Function* beside = nullptr;
 
  private:
   template <class Args>
   void launch(const Function& f, Shape shape, Args args) {
     if (launches_++ % 3 != 0 || stop != 0 || beside != nullptr) args.stop = &stop;
-    // Fewer threads than on a device mean more tiles; 256 have their turn.
+    // Fewer threads than on a device give more tiles; the full number is used in every eighth launch.
     const int threads = launches_ % 8 == 0 ? shape.threads : 32 + static_cast<int>(launches_ % 3) * 32;
     std::vector<Stream> streams = {{0, {{&f, shape.blocks, threads, bytes_of(args), false}}}};
     const std::uint32_t* const word = &stop;

@@ -1,5 +1,5 @@
-// Faults in the text of the collective kernels, each of which the cases must find; the stop word. Used by
-// tools/gate ptx.
+// Faults in the text of the collective kernels, each of which the cases must detect, and the stop word. Used
+// by tools/gate ptx.
 #include <gtest/gtest-spi.h>
 
 #include "tests/ptx/collect.h"
@@ -7,7 +7,7 @@
 namespace ptx {
 namespace {
 
-/// Runs cases that use EXPECT and ASSERT; what they or the interpreter found, or nothing.
+/// Runs cases that use EXPECT and ASSERT; returns what they or the interpreter found wrong, or nothing.
 template <class F>
 std::optional<std::string> found_by(const F& cases) {
   testing::TestPartResultArray results;
@@ -160,14 +160,14 @@ TEST(PtxCollect, PlantedFaultsAreFound) {
     });
 }
 
-/// The stop word is written by another device while a kernel runs.
+/// Another device writes the stop word while a kernel runs.
 TEST(PtxCollect, TheStopWordIsNoRace) {
   OURO_NEEDS_PTX(text);
   const std::string writer =
       ".entry stopper(\n.param .u64 word\n)\n{\n.reg .b64 %rd<4>;\nld.param.u64 %rd1, [word];\n"
       "cvta.to.global.u64 %rd1, %rd1;\nst.relaxed.sys.global.u32 [%rd1], 1;\nret;\n}\n";
   Module other(writer);
-  // Some lanes have read the word before it is written: what they do is no matter of what the others see.
+  // Some lanes have read the word before it is written, so the results are not compared.
   const auto run = [&](Module& module, std::uint64_t seed) -> std::optional<std::string> {
     PtxRunner runner(module, seed);
     runner.beside = &other.function("stopper");

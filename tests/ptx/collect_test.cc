@@ -1,4 +1,5 @@
-// The collective kernels as nvcc made them, on the cases of the host and of devices. Used by tools/gate ptx.
+// The collective kernels as compiled by nvcc, on the cases of the host and of devices. Used by
+// tools/gate ptx.
 #include "tests/ptx/collect.h"
 
 namespace ptx {
@@ -9,12 +10,12 @@ constexpr std::pair<DType, OpKind> kHot[] = {
     OURO_HOT_REDUCTIONS(OURO_X)
 #undef OURO_X
 };
-/// Layouts whose elements lie at multiples of their size: the others are the generic kernels'.
+/// Layouts whose elements are at multiples of their size; generic kernels handle the others.
 Layout whole(std::uint64_t i) {
   return {static_cast<Layout::Skew>(i % 3), static_cast<Layout::Place>(i / 3 % 3)};
 }
 
-/// Each seed has other layouts and sizes.
+/// Each seed has different layouts and sizes.
 TEST(PtxCollect, Reductions) {
   OURO_NEEDS_PTX(text);
   Module module(std::move(text));
@@ -84,7 +85,7 @@ TEST(PtxCollect, Hops) {
     });
 }
 
-/// A group has failed before the launch: nothing is touched, whatever the arguments say.
+/// The group has failed before the launch: the kernel must touch nothing, whatever the arguments are.
 TEST(PtxCollect, StoppedLaunchesTouchNothing) {
   OURO_NEEDS_PTX(text);
   Module module(std::move(text));

@@ -1,5 +1,5 @@
-// All executions of a litmus program by the interpreter's memory: every order of the threads' steps and every
-// store that a load may read. See litmus.h.
+// Enumerates all executions of a litmus program with the interpreter's memory: every order of the threads'
+// steps, and every store that a load may read. See litmus.h.
 #include <optional>
 
 #include "tests/ptx/litmus.h"
@@ -7,7 +7,7 @@
 namespace ptx::litmus {
 namespace {
 
-/// Goes through all sequences of choices, the last one first.
+/// Enumerates all sequences of choices, varying the last choice first.
 class Every final : public Chooser {
  public:
   int pick(int n) override {
@@ -61,14 +61,14 @@ class Run {
   const Operation* next(std::size_t t) const {
     return at_[t] < p_.threads[t].size() ? &p_.threads[t][at_[t]] : nullptr;
   }
-  /// Threads of a block go over a barrier together.
+  /// Threads of a block pass a barrier together.
   bool meets(std::size_t t) {
     std::vector<Observer*> all;
     std::vector<std::size_t> who;
     for (std::size_t o = 0; o < at_.size(); ++o) {
       if (p_.places[o].block != p_.places[t].block) continue;
       const Operation* op = next(o);
-      if (op == nullptr) continue;  // it has ended
+      if (op == nullptr) continue;  // the thread has ended
       if (op->kind != Operation::Kind::barrier) return false;
       all.push_back(&observers_[o]);
       who.push_back(o);

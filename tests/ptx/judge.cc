@@ -1,5 +1,5 @@
-// Whether a shape allows what it may and never what it must not, by the axioms and by the interpreter, and
-// whether its weakenings are found. See litmus.h.
+// Checks a shape by the axioms and by the interpreter: it must allow what it may, never allow what it must
+// not, and its weakenings must be detected. See litmus.h.
 #include "tests/ptx/litmus.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ bool any(const Outcomes& outcomes, const std::string& pattern) {
   return std::any_of(outcomes.begin(), outcomes.end(),
                      [&](const std::string& o) { return matches(o, pattern); });
 }
-/// An outcome of `never` that is among these, or nothing.
+/// An outcome that `never` forbids among these, or nothing.
 std::string broken(const Shape& shape, const Outcomes& outcomes) {
   for (const std::string& o : outcomes)
     for (const std::string& never : shape.never)

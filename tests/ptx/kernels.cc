@@ -1,4 +1,4 @@
-// See kernels.h.
+// Finds entries, runs launches and plants faults. See kernels.h.
 #include "tests/ptx/kernels.h"
 
 #include <cxxabi.h>
@@ -25,7 +25,7 @@ std::string demangled(const char* name) {
   return status == 0 ? text.get() : name;
 }
 
-/// A part of the demangled entry that no other has.
+/// A part of the demangled name of the kernel's entry that no other entry has.
 std::string part_of(const ouro::gpu::Kernel& kernel) {
   using namespace ouro;
   using namespace ouro::gpu;
@@ -118,7 +118,7 @@ void run_streams(std::uint64_t seed, const std::vector<Stream>& streams,
 
 namespace {
 
-/// The text with the fault in it, or nothing where there is none of what it changes.
+/// The text with the fault planted, or nothing if it has no match.
 std::optional<std::string> planted(const std::string& text, const Fault& fault) {
   const Module module(text);
   std::string entry;

@@ -1,6 +1,6 @@
-// Runs the resident kernels as nvcc made them, and plants faults in them; reports on all that ran. Used by
-// tools/gate ptx; OURO_PTX names the folder with the PTX, OURO_PTX_FIRST the seed of the order in which lanes
-// run.
+// Runs the resident kernels as compiled by nvcc, and plants faults in them; reports on everything that ran.
+// Used by tools/gate ptx. OURO_PTX names the folder with the PTX, OURO_PTX_FIRST the seed of the order in
+// which lanes run.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -17,14 +17,14 @@ namespace {
 using namespace ouro;
 using namespace ouro::gpu;
 
-// ---- Resident kernels: ranks are streams of devices of their own, or of one.
+// ---- Resident kernels: ranks are streams, each on its own device or all on one.
 
 struct ResidentRun {
   resident_test::Case c;
   int ranks, channels, threads, operations;
   bool one_device = false;
 };
-/// What was wrong, or nothing.
+/// Returns what was wrong, or nothing.
 std::optional<std::string> run_resident(Module& module, const ResidentRun& run, std::uint64_t seed) {
   namespace rt = resident_test;
   rt::World w(run.ranks, run.channels, 2);
@@ -114,7 +114,7 @@ resident_test::Case case_of(const Flow& f, DType t, std::size_t count) {
   return x;
 }
 
-/// Units of 16 bytes, as well as single elements; over slots where one rank declines; in place.
+/// Units of 16 bytes and single elements; through slots if one rank declines; in place.
 TEST(PtxKernels, ByPointer) {
   std::string text = read_ptx("resident_pointer");
   if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_pointer.ptx";
@@ -135,8 +135,8 @@ TEST(PtxKernels, ByPointer) {
         }
 }
 
-/// Through a switch: all types and reductions that it has, and movement; in place, units that end within 16
-/// bytes, buffers anywhere.
+/// Through a switch: all types and reductions that it supports, and data movement; in place, with units that
+/// end within 16 bytes, and with buffers at any alignment.
 TEST(PtxKernels, Switched) {
   std::string text = read_ptx("resident_switch");
   if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_switch.ptx";

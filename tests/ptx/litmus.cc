@@ -1,4 +1,4 @@
-// The text of litmus shapes. See litmus.h.
+// Parses the text of litmus shapes. See litmus.h.
 #include "tests/ptx/litmus.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace ptx::litmus {
 namespace {
 
-/// Registers and constants as slots of the decoder: constants from kConstants on.
+/// Registers and constants become slots of the decoder; constants start at kConstants.
 constexpr int kConstants = 1000, kAddress = 5000;
 
 class Reader {
@@ -44,7 +44,7 @@ class Reader {
       return;
     }
     Instr instr;
-    // The axioms know no proxies.
+    // The axioms do not cover proxies.
     if (opcode.starts_with("fence.proxy") || !decode_access(opcode, operands, instr))
       throw Violation("unknown opcode " + opcode);
     op.access = instr.access;
@@ -58,7 +58,7 @@ class Reader {
     op.kind = atomic                     ? Operation::Kind::atomic
               : opcode.starts_with("ld") ? Operation::Kind::load
                                          : Operation::Kind::store;
-    for (int k = 0; k < instr.access.width; ++k) {  // an element is an access of its own
+    for (int k = 0; k < instr.access.width; ++k) {  // each element is an access of its own
       Operation one = op;
       const bool stores = op.kind == Operation::Kind::store;
       one.location = (stores ? instr.to[0] : instr.from[0]) - kAddress + k;

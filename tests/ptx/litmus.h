@@ -1,6 +1,6 @@
-// Litmus shapes: a few threads of a few operations, written as PTX. All executions that the axioms of the PTX
-// memory model allow (axioms.cc), and all that the interpreter's memory can make (drive.cc). Used by
-// litmus_test.cc and litmus_main.cc.
+// Litmus shapes: a few threads of a few operations each, written as PTX, with all executions that the axioms
+// of the PTX memory model allow (axioms.cc), and all that the interpreter's memory can produce (drive.cc).
+// Used by litmus_test.cc and litmus_main.cc.
 #pragma once
 #include <cstdint>
 #include <set>
@@ -11,30 +11,30 @@
 
 namespace ptx::litmus {
 
-/// One thread. Lines: [if R=N:] OPCODE OPERANDS, registers r1 ..., locations in brackets: `[flag]`. A
-/// location is 0 at first. `if`: what follows is done where the register, of any thread, has that value; what
-/// was not done leaves its register empty.
+/// One thread. Lines: [if R=N:] OPCODE OPERANDS, with registers r1 ..., and locations in brackets: `[flag]`.
+/// A location is 0 at first. `if`: the operation is executed only if the register, of any thread, has that
+/// value; an operation that is not executed leaves its register empty.
 struct Thread {
   int device = 0, block = 0;
   std::string text;
 };
 struct Weakening {
   const char* what;
-  std::string from, to;  ///< in every thread's text, all places
-  bool beyond = false;   ///< what it allows, the interpreter does not make
+  std::string from, to;  ///< replaced in every thread's text, at all matches
+  bool beyond = false;   ///< the interpreter does not produce what the weakening allows
 };
 struct Shape {
   const char* name;
-  const char* stands_for;  ///< which protocol has it
+  const char* stands_for;  ///< protocol that has this shape
   std::vector<Thread> threads;
-  /// Outcomes that must not be: values of registers, "r1=1 r2=0"; "race": two accesses of one location, one a
-  /// write, that neither are ordered nor know of each other.
+  /// Forbidden outcomes: values of registers, "r1=1 r2=0"; or "race": two accesses of one location, at least
+  /// one a write, that are neither ordered nor morally strong with each other.
   std::vector<std::string> never;
-  /// Outcomes that the model must allow: what nobody may rely on.
+  /// Outcomes that the model must allow: nobody may rely on their absence.
   std::vector<std::string> may;
   std::vector<Weakening> weakenings;  ///< each must allow an outcome of `never`
-  /// The interpreter makes fewer outcomes: nothing is read before it is written there, and stores of one
-  /// location are in the order in which they are made.
+  /// The interpreter produces fewer outcomes: nothing is read before it has been written, and the stores of
+  /// one location are in the order in which they are executed.
   bool narrower = false;
 };
 const std::vector<Shape>& shapes();
@@ -44,22 +44,22 @@ struct Operation {
   int thread = 0;
   int location = -1;
   int to = -1;                ///< register of a load or atomic operation
-  std::uint64_t value = 0;    ///< stored, added, or-ed
-  std::uint64_t desired = 0;  ///< of a cas
+  std::uint64_t value = 0;    ///< operand: stored, added, or-ed
+  std::uint64_t desired = 0;  ///< new value of a cas
   Access access;
   Atomic atomic = Atomic::add;
   int guard = -1;  ///< a register
   std::uint64_t guarded_by = 0;
 };
 struct Program {
-  std::vector<Place> places;  ///< of the threads
+  std::vector<Place> places;  ///< one for each thread
   std::vector<std::vector<Operation>> threads;
   int locations = 0, registers = 0;
 };
-/// A Violation names what is not known.
+/// Throws a Violation that names what is unknown.
 Program parse(const Shape&);
 
-/// "r1=1 r2=0", of all registers in order, "-" for an empty one; or "race".
+/// "r1=1 r2=0" with all registers in order, "-" for an empty one; or "race".
 using Outcomes = std::set<std::string>;
 struct Found {
   Outcomes outcomes;
@@ -68,18 +68,18 @@ struct Found {
 Found by_axioms(const Program&);
 Found by_interpreter(const Program&);
 
-/// Whether `outcome` has all values of `pattern`.
+/// Whether `outcome` contains all values of `pattern`.
 bool matches(const std::string& outcome, const std::string& pattern);
 
-/// The first outcome of `never` that a weakening allows, or nothing.
+/// For a weakening, the first outcome of `never` that it allows, or nothing.
 struct Weaker {
   const char* what;
   std::string by_axioms, by_interpreter;
 };
 struct Verdict {
-  Found model, made;  ///< by the axioms, by the interpreter
+  Found model, made;  ///< by the axioms; by the interpreter
   std::vector<Weaker> weaker;
-  std::vector<std::string> failures;  ///< where this is not what the shape says
+  std::vector<std::string> failures;  ///< where the results differ from the shape's claims
 };
 Verdict judge(const Shape&);
 

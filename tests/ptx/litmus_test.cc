@@ -1,6 +1,6 @@
-// The litmus shapes of GPU protocols: what they rely on holds in all executions that the PTX model allows,
-// and each weakening is found. The interpreter's memory makes the same outcomes, where a shape does not say
-// otherwise.
+// The litmus shapes of GPU protocols: the guarantees that they rely on hold in all executions that the PTX
+// model allows, and each weakening is detected. The interpreter's memory produces the same outcomes, unless a
+// shape says otherwise.
 #include "tests/ptx/litmus.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ TEST(PtxLitmus, ProtocolsRelyOnWhatTheModelGives) {
     for (const std::string& f : judge(s).failures) ADD_FAILURE() << f;
 }
 
-/// What is said of a shape is compared with what it allows.
+/// Wrong claims about a shape are detected.
 TEST(PtxLitmus, WrongClaimsAreFound) {
   const auto failures_of = [](Shape s, auto change) {
     change(s);

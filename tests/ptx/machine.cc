@@ -1,4 +1,4 @@
-// Runs grids: which lane goes on is drawn anew after a few instructions. See machine.h.
+// Runs grids: the lane that runs is drawn anew after every few instructions. See machine.h.
 #include "tests/ptx/machine.h"
 
 #include <sys/mman.h>
@@ -11,10 +11,10 @@ namespace ptx {
 namespace {
 
 constexpr std::size_t kWarp = 32;
-constexpr std::uint64_t kUndefined = 0xdeadbeefcafe5a5a;  // what registers hold at first
+constexpr std::uint64_t kUndefined = 0xdeadbeefcafe5a5a;  // initial value of registers
 
-/// Below 4 GiB: addresses of shared memory may be 32 bits wide. The system takes the hint where there is
-/// room.
+/// Allocates below 4 GiB, because addresses of shared memory may be 32 bits wide. The system follows the hint
+/// if the range is free.
 void* low_memory(std::size_t bytes) {
   for (std::uint64_t at = 0x20000000; at < 0xf0000000; at += 0x100000) {
     void* const p =
@@ -89,7 +89,7 @@ void Machine::run(const std::vector<Stream>& streams) {
   for (const Observer& o : ends_) memory_.follow(host_, o);
 }
 
-/// The next launch of a stream.
+/// Starts the next launch of a stream.
 void Machine::start(int stream) {
   const Stream& s = (*streams_)[static_cast<std::size_t>(stream)];
   const std::size_t at = at_[static_cast<std::size_t>(stream)]++;
@@ -110,7 +110,7 @@ void Machine::start(int stream) {
 }
 
 void Machine::start_blocks(Grid& grid) {
-  // Who does not wait for others may be the last to run, or the only one at a time.
+  // Blocks that do not wait for each other may run in any order, even one at a time.
   const int most = grid.launch->together ? grid.launch->blocks : 1 + chooser_.pick(3);
   while (grid.next < grid.launch->blocks && static_cast<int>(grid.blocks.size()) < most)
     start_block(grid, grid.order[static_cast<std::size_t>(grid.next++)]);
@@ -208,8 +208,8 @@ void Machine::finish_block(Block& b) {
     start_blocks(grid);
 }
 
-/// What others do between two strong accesses or fences is what finds faults: now and then a lane stands
-/// still there for long, the more rarely the more of them it has made.
+/// Faults are found by what other lanes do between two strong accesses or fences of a lane: now and then a
+/// lane is paused there for long, the more rarely the more of them it has executed.
 bool Machine::pause(Lane& lane) {
   if (chooser_.pick(4 + lane.strong++) == 0) {
     asleep_.emplace(now_ + 1 + static_cast<std::uint64_t>(chooser_.pick(3000)), &lane);

@@ -16,7 +16,7 @@ namespace ptx {
 struct Block;
 class Machine;
 
-/// One call of a function: its registers, and its memory of parameters and local variables.
+/// One call of a function: its registers, and its memory for parameters and local variables.
 struct Frame {
   const Function* function = nullptr;
   int pc = 0;
@@ -26,7 +26,7 @@ struct Frame {
 
 struct Lane {
   enum class State : std::uint8_t { runs, waits, ended } state = State::runs;
-  bool yields = false;  ///< asks for another one to go on
+  bool yields = false;  ///< asks for another lane to run
   Machine* machine = nullptr;
   Block* block = nullptr;
   int thread = 0;
@@ -35,11 +35,11 @@ struct Lane {
   int pc = 0;
   std::deque<Frame> frames;
   Observer observer;
-  int strong = 0;  ///< accesses and fences that it has made
-  // At a barrier.
+  int strong = 0;  ///< strong accesses and fences that it has executed
+  // State at a barrier.
   const Instr* barrier = nullptr;
   bool said = false;
-  // What a load that is repeated has seen last.
+  // The load that is being repeated, and the value that it read last.
   const Instr* looked = nullptr;
   std::uint64_t saw = 0;
 };
@@ -54,14 +54,15 @@ struct Block {
   std::size_t shared_bytes = 0;
 };
 
-/// A kernel to run.
+/// A kernel launch.
 struct Launch {
   const Function* function = nullptr;
   int blocks = 1, threads = 32;
   std::vector<std::byte> arguments;
-  bool together = false;  ///< its blocks wait for each other, or for another grid's: all are resident at once
+  /// Its blocks wait for each other, or for another grid's, so all of them are resident at once.
+  bool together = false;
 };
-/// Launches of one device, each of which begins when the one before it has ended.
+/// Launches on one device, each of which starts when the one before it has ended.
 struct Stream {
   int device = 0;
   std::vector<Launch> launches;
@@ -71,7 +72,7 @@ struct Grid {
   const Launch* launch = nullptr;
   int stream = 0, device = 0, number = 0;
   int next = 0, live = 0;
-  std::vector<int> order;  ///< of its blocks
+  std::vector<int> order;  ///< order in which its blocks start
   std::vector<Block*> blocks;
 };
 
@@ -86,20 +87,20 @@ class RandomChooser final : public Chooser {
 
 class Machine {
  public:
-  /// `lanes`: of all launches that may be under way at once.
+  /// `lanes`: maximum number of lanes of all launches that run at the same time.
   Machine(Chooser& chooser, int lanes);
   ~Machine();
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
   Memory& memory() { return memory_; }
-  /// Runs all streams to their ends. A Violation says what was wrong, and where. What the host does
-  /// afterwards comes after all of it.
+  /// Runs all streams to their ends. A Violation says what was wrong, and where. Everything that the host
+  /// does afterwards is ordered after all of it.
   void run(const std::vector<Stream>&);
 
   std::uint64_t executed() const { return executed_; }
-  std::uint64_t limit = 400'000'000;  ///< instructions of one run; more is a hang
-  /// If set, is told of each load and store: the lane, the instruction, the address of its first byte.
+  std::uint64_t limit = 400'000'000;  ///< maximum number of instructions of a run; more count as a hang
+  /// If set, called for each load and store with the lane, the instruction and the address of the first byte.
   std::function<void(const Lane&, const Instr&, std::uint64_t)> watch;
 
   void arrive(Lane&, const Instr&);
@@ -118,13 +119,13 @@ class Machine {
   Chooser& chooser_;
   Memory memory_;
   const std::vector<Stream>* streams_ = nullptr;
-  std::vector<std::size_t> at_;  // launches that each stream has begun
-  std::vector<Observer> ends_;   // of each stream: what its launches did
+  std::vector<std::size_t> at_;  // number of launches that each stream has started
+  std::vector<Observer> ends_;   // for each stream: everything that its launches did
   std::vector<std::unique_ptr<Grid>> grids_;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Lane*> running_;
-  std::multimap<std::uint64_t, Lane*> asleep_;  // by the turn in which they go on
+  std::multimap<std::uint64_t, Lane*> asleep_;  // by the turn in which they resume
   std::uint64_t now_ = 0;
   Observer host_;
   int ids_ = 1, block_ids_ = 0, grid_numbers_ = 0, capacity_;

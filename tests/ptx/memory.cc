@@ -127,7 +127,8 @@ void Memory::weak_write(Observer& o, Region& r, std::uint64_t address, const Acc
   }
 }
 
-/// All accesses of a location come before this one: plain bytes from now on.
+/// All accesses of a location precede this one, or it races with them: afterwards the location is
+/// plain bytes.
 void Memory::forget(Observer& o, Region& r, int location, bool writes) {
   Location& l = *locations_[static_cast<std::size_t>(location)];
   for (const Seen& w : l.writes)
@@ -195,7 +196,7 @@ bool Memory::before(const Observer& o, const Location& l, const Seen& x) {
   }
   return false;
 }
-/// The oldest store that a thread may still read.
+/// Index of the oldest store that a thread may still read.
 int Memory::oldest(const Observer& o, const Location& l) const {
   int at = static_cast<int>(l.stores.size()) - 1;
   while (at > 0 && !o.covers(l.stores[static_cast<std::size_t>(at)].thread,
@@ -328,7 +329,7 @@ void Memory::fence(Observer& o, Order order, Scope scope) {
   }
   o.fenced = message(o, scope);
   if (order != Order::sc) return;
-  Observer sum;  // what fences have said so far, and this one
+  Observer sum;  // what earlier fences have published, and this one
   const auto add = [&](Clock& to) {
     sum.known = to;
     join(sum, o.fenced->clock);
@@ -360,7 +361,7 @@ void Memory::follow(Observer& one, const Observer& other) {
   auto clock = std::make_shared<std::vector<Tick>>(*other.known);
   (*clock)[static_cast<std::size_t>(other.place.id)] = other.tick;
   join(one, clock);
-  if (other.aliased != nullptr) merge(one.aliased, clock);  // between launches aliases are in order
+  if (other.aliased != nullptr) merge(one.aliased, clock);  // between launches aliases are ordered
 }
 
 }  // namespace ptx

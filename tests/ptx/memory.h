@@ -1,5 +1,6 @@
-// Memory as the PTX model defines it: for each word that is accessed strongly a history of stores, clocks
-// that say what comes before what, and for each byte who accessed it last. Used by access.cc and machine.cc.
+// Memory as the PTX model defines it: for each word with strong accesses a history of stores, clocks that
+// define what comes before what, and for each byte the last thread that accessed it. Used by access.cc
+// and machine.cc.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,17 +13,18 @@
 namespace ptx {
 
 using Tick = std::uint32_t;
-/// What a thread knows of all threads: everything up to these ticks comes before what it does next.
+/// The knowledge of a thread: for each thread, the tick up to which everything precedes what this one
+/// does next.
 using Clock = std::shared_ptr<const std::vector<Tick>>;
 
-/// Where choices come from.
+/// Source of choices.
 class Chooser {
  public:
   virtual ~Chooser() = default;
   virtual int pick(int n) = 0;  ///< 0 to n - 1
 };
 
-/// A thread, as scopes see it.
+/// The position of a thread in the hierarchy of scopes.
 struct Place {
   int id = 0, block = -1, device = -1;
 };
@@ -31,7 +33,7 @@ inline bool includes(Scope scope, const Place& a, const Place& b) {
          (scope == Scope::gpu ? a.device == b.device && a.device >= 0 : a.block == b.block && a.block >= 0);
 }
 
-/// What a release gives to who acquires it.
+/// The knowledge that a release passes to a thread that acquires it.
 struct Message {
   Clock clock;
   Place from;
@@ -40,16 +42,16 @@ struct Message {
 };
 using Messages = std::vector<std::shared_ptr<const Message>>;
 
-/// What a thread has to do with memory.
+/// The state of a thread with respect to memory.
 struct Observer {
   Place place;
-  Clock known;  ///< of others; its own tick is beside it
+  Clock known;  ///< ticks of other threads; its own is `tick`
   Tick tick = 1;
-  Clock launched;                         ///< what came before its grid began
-  int grid = 0;                           ///< each launch has another number
-  Messages pending;                       ///< of strong reads that have not acquired
-  std::shared_ptr<const Message> fenced;  ///< of its last releasing fence
-  Clock aliased;                          ///< what came before a fence.proxy.alias that came before; or null
+  Clock launched;                         ///< what preceded the start of its grid
+  int grid = 0;                           ///< unique for each launch
+  Messages pending;                       ///< messages of strong reads that were not acquired yet
+  std::shared_ptr<const Message> fenced;  ///< message of its last releasing fence
+  Clock aliased;                          ///< what preceded its last fence.proxy.alias; or null
   bool covers(int thread, Tick t) const {
     return thread < 0 || thread == place.id || (*known)[static_cast<std::size_t>(thread)] >= t;
   }
@@ -61,28 +63,28 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  /// Memory of the host that programs may touch, at its own address.
+  /// Adds memory of the host that programs may access, at its own address.
   void add(void* at, std::size_t bytes, Space space, std::string name);
   void remove(void* at);
 
   std::uint64_t load(Observer&, std::uint64_t address, const Access&);
   void store(Observer&, std::uint64_t address, std::uint64_t value, const Access&);
-  /// Returns what was there.
+  /// Returns the old value.
   std::uint64_t change(Observer&, std::uint64_t address, const Access&, Atomic, std::uint64_t by,
                        std::uint64_t desired);
   void fence(Observer&, Order, Scope);
   void fence_aliases(Observer&);
-  /// A multicast address: `bytes` from `at` on are those from each of `members` on.
+  /// Adds a multicast address: its `bytes` from `at` on represent those from each of `members` on.
   void add_multicast(std::uint64_t at, std::uint64_t bytes, std::vector<std::uint64_t> members);
-  /// Where an access at a multicast address goes, member by member.
+  /// The target addresses of an access at a multicast address, one for each member.
   std::vector<std::uint64_t> members(std::uint64_t address, std::uint64_t bytes) const;
-  /// A barrier: all that each did comes before what each does next.
+  /// A barrier: everything that each did precedes what each does next.
   void meet(const std::vector<Observer*>&);
-  /// `one` learns all that `other` did.
+  /// Everything that `other` did precedes what `one` does next.
   void follow(Observer& one, const Observer& other);
   Clock nothing() const { return nothing_; }
 
-  std::uint64_t stale = 0;  ///< loads that read another store than the newest
+  std::uint64_t stale = 0;  ///< number of loads that did not read the newest store
   std::uint64_t strong = 0;
 
  private:
@@ -91,9 +93,10 @@ class Memory {
     Tick tick;
     std::uint64_t value;
     Messages messages;
-    bool atomic = false;  ///< whoever reads it has observed the one before it
+    /// Made by an atomic operation: a thread that reads it has also observed the store before it.
+    bool atomic = false;
   };
-  /// The last access of a thread by a scope.
+  /// The last access of a thread at a scope.
   struct Seen {
     Place place;
     Scope scope;
@@ -105,13 +108,14 @@ class Memory {
     int bytes;
     std::vector<Store> stores;  ///< in modification order
     std::vector<Seen> reads, writes;
-    Messages released;  ///< by release operations here, for later strong writes of the same thread
+    Messages released;  ///< messages of release operations here, for later strong writes of the same thread
   };
   struct Cell {
-    int writer = -1, reader = -1;  ///< of weak accesses; reader -2: several, in readers_[read]
+    int writer = -1, reader = -1;  ///< thread of the last weak access; reader -2: several, in readers_[read]
     Tick write = 0, read = 0;
     int location = -1, read_only = 0;
-    std::uint8_t written_by = 0, read_by = 0;  ///< 1: by its own address, 2: by a multicast one
+    /// Bit masks. 1: through its own address, 2: through a multicast one.
+    std::uint8_t written_by = 0, read_by = 0;
   };
   struct Multicast {
     std::uint64_t at, bytes;
@@ -128,16 +132,17 @@ class Memory {
   static Cell* cells(Region& r, std::uint64_t address) { return &r.cells[address - r.begin]; }
   void weak_read(Observer&, Region&, std::uint64_t address, const Access&);
   void weak_write(Observer&, Region&, std::uint64_t address, const Access&);
-  /// The location of a strong access, after a look for races.
+  /// Checks for races and returns the location of a strong access.
   Location& strong_at(Observer&, Region&, std::uint64_t address, const Access&, bool writes);
   void forget(Observer&, Region&, int location, bool writes);
   int oldest(const Observer&, const Location&) const;
-  /// Whether an access comes before what the thread does next: by its clock, or since the thread has read the
-  /// store that it made, or one that atomic operations made of that.
+  /// Whether an access precedes what the thread does next: by its clock, or because the thread has read the
+  /// store that the access made, or one that atomic operations derived from it.
   static bool before(const Observer&, const Location&, const Seen&);
   static int index_of(const Location&, int store);
   void note(std::vector<Seen>&, const Observer&, Scope, int store);
-  /// That what other aliases did to the byte has come past a fence of aliases.
+  /// Checks that accesses of the byte through other aliases are separated from this one by a fence
+  /// of aliases.
   void check_aliases(const Observer&, const Region&, std::uint64_t address, const Access&, bool writes);
   void acquire(Observer&, const Messages&, Scope);
   void join(Observer&, const Clock&);
@@ -156,7 +161,7 @@ class Memory {
   std::vector<Multicast> multicasts_;
   std::vector<std::vector<std::pair<int, Tick>>> readers_;
   int numbers_ = 0;
-  // Clocks of fence.sc by how far they reach: of a block, of a device, of the system.
+  // Clocks of fence.sc by scope: of a block, of a device, of the system.
   std::vector<std::pair<int, Clock>> sc_blocks_, sc_devices_;
   Clock sc_system_;
 };

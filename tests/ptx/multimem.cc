@@ -1,5 +1,6 @@
-// Multicast addresses: multimem.ld_reduce and multimem.st over the memory of all members, and what fences of
-// aliases order. Each element of each member is a weak access, which is stricter than what PTX makes of it.
+// Multicast addresses: multimem.ld_reduce and multimem.st over the memory of all members, and the order
+// that fences of aliases impose. Each element of each member is a weak access, which is stricter than
+// PTX requires.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -19,7 +20,7 @@ struct Named {
   What what;
   int width;
 };
-/// As PTX spells them, behind multimem.ld_reduce.relaxed.sys.global; what is not here is unknown.
+/// The spelling of PTX, after multimem.ld_reduce.relaxed.sys.global; anything else is unknown.
 constexpr Named kFolds[] = {
     {"add.v4.f32", Fold::add, What::f32, 4},
     {"add.acc::f32.v4.f16x2", Fold::add, What::f16x2, 4},
@@ -59,7 +60,7 @@ std::uint16_t to_bf16(float x) {
   return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/// From the last member to the first, in fp32 where the elements are of 16 bits, rounded once.
+/// Folds from the last member to the first; in fp32 for elements of 16 bits, rounded once.
 std::uint64_t fold_pair(Fold f, bool bf16, const std::vector<std::uint64_t>& of) {
   std::uint64_t out = 0;
   for (int shift : {0, 16}) {

@@ -1,4 +1,4 @@
-// Reads the text of PTX: functions, variables, labels, operands. Opcodes are for access.cc and arithmetic.cc.
+// Parses the text of PTX: functions, variables, labels, operands. access.cc and arithmetic.cc decode opcodes.
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -34,7 +34,7 @@ class Parser {
  private:
   struct Scope {
     std::map<std::string, int, std::less<>> names;
-    std::map<std::string, std::pair<int, int>, std::less<>> ranges;  // %r: first, count
+    std::map<std::string, std::pair<int, int>, std::less<>> ranges;  // for %r: first, count
   };
 
   [[noreturn]] void fail(const std::string& what) const {
@@ -87,7 +87,7 @@ class Parser {
     return type.ends_with("64") ? 8 : type.ends_with("32") ? 4 : type.ends_with("16") ? 2 : 1;
   }
 
-  /// After the space: [.align N] .type name [ '[' N ']' ].
+  /// Parses what follows the space: [.align N] .type name [ '[' N ']' ].
   Variable variable(Space space) {
     std::uint64_t align = 0, bytes = 0;
     std::string_view word = next();
@@ -138,7 +138,7 @@ class Parser {
     f_.name = next();
     if (accept('(')) list(f_.parameters);
     if (f_.returns) std::rotate(f_.variables.begin(), f_.variables.begin() + 1, f_.variables.end());
-    while (!accept('{')) next();  // .maxntid and the like
+    while (!accept('{')) next();  // skips .maxntid and the like
   }
 
   void statement() {
@@ -194,7 +194,7 @@ class Parser {
       return;
     }
     if (word == ".reg") {
-      next();  // its type: instructions have theirs
+      next();  // skips its type, because instructions have types
       do {
         const std::string name(next());
         if (accept('<')) {
@@ -222,7 +222,7 @@ class Parser {
     if (fresh) f_.constants.emplace_back(registers_++, value);
     return at->second;
   }
-  /// The register that an operand is or lies in; -1 for `_`.
+  /// The register that an operand is or is stored in; -1 for `_`.
   int slot(std::string_view word) {
     if (word == "_") return -1;
     const char c = word[0];
@@ -277,7 +277,7 @@ class Parser {
     return s;
   }
 
-  /// call [(result),] name, (arguments);
+  /// Parses call [(result),] name, (arguments);
   void call(const std::string& opcode, Instr instr) {
     if (opcode != "call.uni" && opcode != "call") fail("unknown opcode " + opcode);
     const auto list = [&] {
@@ -338,7 +338,7 @@ std::string Function::place(const Instr& i) const {
 }
 
 Module::Module(std::string text) : text_(std::move(text)) {
-  // Definitions begin in the first column and end with a brace there.
+  // Definitions start in the first column and end with a brace there.
   std::size_t at = 0;
   while (at < text_.size()) {
     std::size_t end = text_.find('\n', at);

@@ -1,5 +1,5 @@
-// Tests of the interpreter of PTX: opcodes against values worked out by hand, the memory model by small grids
-// whose races must be found, and what is not known.
+// Tests of the PTX interpreter: opcodes against values computed by hand, the memory model by small grids
+// whose races must be detected, and unknown opcodes.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -12,7 +12,7 @@
 namespace ptx {
 namespace {
 
-/// Runs `body` over an array of words; what was wrong, or nothing.
+/// Runs `body` over an array of words; returns what was wrong, or nothing.
 std::optional<std::string> run(const std::string& body, std::array<std::uint64_t, 64>& words, int blocks,
                                int threads, std::uint64_t seed = 1, int devices = 1) {
   try {
@@ -38,7 +38,7 @@ std::optional<std::string> run(const std::string& body, std::array<std::uint64_t
   }
   return std::nullopt;
 }
-/// What one lane stores of a register after `body`.
+/// The value of a register that one lane stores after `body`.
 std::uint64_t value(const std::string& body, const std::string& store) {
   std::array<std::uint64_t, 64> words = {};
   const auto wrong = run(body + "\n" + store, words, 1, 1);
@@ -72,7 +72,8 @@ TEST(PtxOpcodes, Integers) {
 }
 
 TEST(PtxOpcodes, Reals) {
-  EXPECT_EQ(r("add.rn.f32 %r9, 0f3F800000, 0f33800000;"), 0x3f800000u);  // a half of the last place, to even
+  // Half of the last place, rounded to even.
+  EXPECT_EQ(r("add.rn.f32 %r9, 0f3F800000, 0f33800000;"), 0x3f800000u);
   EXPECT_EQ(r("mul.rn.f32 %r9, 0f00800000, 0f3F000000;"), 0x00400000u);  // subnormal, not zero
   EXPECT_EQ(r("sub.rn.f32 %r9, 0f7F800000, 0f7F800000;"), 0x7fffffffu);
   EXPECT_EQ(r("neg.f32 %r9, 0f7F800001;"), 0xff800001u);
@@ -97,7 +98,7 @@ TEST(PtxOpcodes, UnknownOnesAreNamed) {
   }
 }
 
-/// Lanes of one block hand words on; without the barrier that is a race.
+/// Lanes of one block pass words to each other; without the barrier this is a race.
 TEST(PtxMachine, Barriers) {
   const std::string before = "mov.u64 %rd4, room;\nadd.s64 %rd5, %rd4, %rd2;\nst.shared.u32 [%rd5], %r1;\n",
                     after =
@@ -119,7 +120,7 @@ TEST(PtxMachine, Barriers) {
   EXPECT_NE(wrong->find("a warp that is divided"), std::string::npos) << *wrong;
 }
 
-/// Block 0 gives block 1 a word. `store`, `load`: of the flag.
+/// Block 0 passes a word to block 1. `store`, `load`: the accesses of the flag.
 std::optional<std::string> hand_over(const std::string& store, const std::string& load, std::uint64_t seed) {
   std::array<std::uint64_t, 64> words = {};
   const auto wrong = run("setp.eq.s32 %p1, %r2, 0;\n@%p1 bra giver;\nlook:\n" + load +
@@ -157,7 +158,7 @@ TEST(PtxMemory, HandOver) {
   }
 }
 
-/// Elements of a vector are accesses of their own: a flag in one says nothing of another.
+/// Elements of a vector are separate accesses: a flag in one says nothing about another.
 TEST(PtxMemory, VectorsAreTorn) {
   const auto torn = [](const std::string& store, const std::string& load, std::uint64_t seed) {
     std::array<std::uint64_t, 64> words = {};
@@ -184,13 +185,13 @@ TEST(PtxMemory, AtomicsCountAllLanes) {
   const auto wrong = run("atom.global.add.u32 %r3, [%rd1], 1;", words, 3, 40);
   ASSERT_FALSE(wrong) << *wrong;
   EXPECT_EQ(words[0], 120u);
-  const auto race = run("atom.global.add.u32 %r3, [%rd1], 1;", words, 1, 1, 1, 2);  // of two devices
+  const auto race = run("atom.global.add.u32 %r3, [%rd1], 1;", words, 1, 1, 1, 2);  // on two devices
   ASSERT_TRUE(race);
   EXPECT_NE(race->find("scopes"), std::string::npos);
 }
 
-/// Who has read what an atomic operation made of a store comes after that store: the last one may reset the
-/// count. A store that was only overwritten is a race.
+/// A thread that reads the result of an atomic operation on a store is ordered after that store, so the last
+/// thread may reset the count. If the store was only overwritten, this is a race.
 TEST(PtxMemory, TheLastOneResets) {
   const std::string end = "setp.ne.s32 %p1, %r3, 2;\n@%p1 bra done;\nst.global.u32 [%rd1], 7;\ndone:";
   int races = 0;
@@ -223,8 +224,8 @@ TEST(PtxMemory, BoundsAndAlignment) {
             std::string::npos);
 }
 
-/// Three words stand for three members of the multicast address 2^40: each of its words is one of each
-/// member.
+/// Three words represent three members of the multicast address 2^40: each of its words is one word of
+/// each member.
 std::optional<std::string> run_multimem(const std::string& body, std::array<std::uint64_t, 64>& words) {
   try {
     Module module(

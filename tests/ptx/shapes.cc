@@ -1,5 +1,5 @@
-// The shapes of the GPU protocols, and those of textbooks. See litmus.h. A host is a thread of a device of
-// its own; its atomics are strong accesses of the system's scope.
+// The shapes of the GPU protocols, and those of textbooks. See litmus.h. A host is a thread on a device of
+// its own; its atomics are strong accesses at system scope.
 #include "tests/ptx/litmus.h"
 
 namespace ptx::litmus {
@@ -9,7 +9,7 @@ const Weakening kStore = {"the flag stored relaxed", "st.release", "st.relaxed"}
                 kLoad = {"the flag loaded relaxed", "ld.acquire", "ld.relaxed"},
                 kScope = {"the device's scope between devices", ".sys.", ".gpu."};
 
-/// Shapes that everybody knows: what the model allows, and what forbids it.
+/// Well-known shapes: what the model allows, and what forbids it.
 std::vector<Shape> known() {
   const std::string w = "st.relaxed.sys.global.u64 ", r = "ld.relaxed.sys.global.u64 ", sc = "fence.sc.sys; ",
                     a = "ld.acquire.sys.global.u64 ", l = "st.release.sys.global.u64 ";
@@ -97,7 +97,7 @@ std::vector<Shape> known() {
   };
 }
 
-/// Those of resident kernels: resident_channel.h, resident_body.h, resident_packets.h.
+/// The shapes of resident kernels: resident_channel.h, resident_body.h, resident_packets.h.
 std::vector<Shape> resident() {
   const std::string a = "ld.acquire.sys.global.u64 ", l = "st.release.sys.global.u64 ",
                     v = "volatile.global.u64 ", pair = "volatile.global.v2.u64 ", bar = "bar.sync 0; ";
@@ -164,7 +164,7 @@ std::vector<Shape> resident() {
        "a flag beside each half of the data; 11: flag and data",
        {{0, 0, "st." + pair + "[p], {11+11}"}, {1, 1, "ld." + pair + "{r1+r2}, [p]"}},
        {"r1=1 r2=0", "race"},
-       {"r1=11 r2=0", "r1=0 r2=11"},  // so each half has a flag of its own
+       {"r1=11 r2=0", "r1=0 r2=11"},  // therefore each half has a flag of its own
        {{"the flag in a word of its own", "{11+11}", "{1+1}"}, {"a plain store", "st.volatile", "st"}}},
       {"packet parity",
        "packets of an operation are written over when their reader has given the next one's",
@@ -189,9 +189,9 @@ std::vector<Shape> resident() {
   };
 }
 
-/// Those of launches, words and streams: optim_tile.h, access.h, gpu_words.h. What a stream's wait and write
-/// of a word are follows from the driver's manual: a write comes after a fence of the system, unless it is
-/// told not to.
+/// The shapes of launches, words and streams: optim_tile.h, access.h, gpu_words.h. The semantics of a
+/// stream's wait and write of a word follow the driver's manual: a write comes after a fence at system scope,
+/// unless a flag disables it.
 std::vector<Shape> words() {
   const std::string a = "ld.acquire.sys.global.u64 ", l = "st.release.sys.global.u64 ",
                     last = "membar.gl; atom.global.add.u32 ";

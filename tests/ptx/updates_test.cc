@@ -1,5 +1,5 @@
-// Runs the optimiser kernels and surveys as nvcc made them, beside their host halves, and plants faults in
-// them. Used by tools/gate ptx.
+// Runs the optimiser kernels and surveys as compiled by nvcc beside their host counterparts, and plants
+// faults in them. Used by tools/gate ptx.
 #include <map>
 #include <set>
 #include <tuple>
@@ -33,7 +33,7 @@ void name_memory(UpdateWorld& w, Memory& m) {
       m.add(b->data(), b->size(), Space::global, "an array");
 }
 
-/// What was wrong, or nothing.
+/// Returns what was wrong, or nothing.
 std::optional<std::string> run_update(Module& module, const UpdateCase& c, std::uint64_t seed) {
   UpdateWorld wanted(c, seed), got(c, seed);
   const Result<gpu::Launch> launch = update(got.args, 3);
@@ -89,7 +89,7 @@ TEST(PtxUpdates, Lists) {
       std::vector<Call> of;
       for (const Call& call : calls)
         if (gpu::family_of(call.update) == family) of.push_back(call);
-      for (std::size_t ranks : {0, 1, 3, 6}) {  // 0: an exchange
+      for (std::size_t ranks : {0, 1, 3, 6}) {  // 0: exchange
         const Call& call = of[static_cast<std::size_t>(++turn) % of.size()];
         const Form form = ranks == 0 ? Form::exchange : ranks == 1 ? Form::plain : Form::leader;
         const UpdateCase c{.call = call,
@@ -105,7 +105,7 @@ TEST(PtxUpdates, Lists) {
     }
 }
 
-/// What the 32 lanes of a warp move by one instruction fills all sectors of 32 bytes that it touches.
+/// Each instruction by which the 32 lanes of a warp move data must fill all 32-byte sectors that it touches.
 TEST(PtxUpdates, WarpsMoveWholeSectors) {
   OURO_NEEDS_PTX(text);
   Module module(std::move(text));
@@ -123,7 +123,7 @@ TEST(PtxUpdates, WarpsMoveWholeSectors) {
         ASSERT_TRUE(launch.ok());
         const Function* f = entry_of(module, *launch->kernel);
         ASSERT_NE(f, nullptr);
-        // By instruction, warp, and how often the lane has come there.
+        // By instruction, warp, and the number of times the lane has executed it.
         std::map<std::tuple<const Instr*, int, int, int>, std::pair<std::set<std::uint64_t>, std::uint64_t>>
             seen;
         std::map<std::tuple<const Instr*, int, int>, int> times;
@@ -133,7 +133,7 @@ TEST(PtxUpdates, WarpsMoveWholeSectors) {
             [&](const Lane& l, const Instr& i, std::uint64_t address) {
               const std::uint64_t bytes = std::uint64_t{i.access.bytes} * i.access.width;
               if (i.access.space != Space::global || bytes * 32 < 256)
-                return;  // control words, single elements
+                return;  // control words and single elements do not count
               auto& [sectors, moved] =
                   seen[{&i, l.block->index, l.thread / 32, times[{&i, l.block->index, l.thread}]++}];
               moved += bytes;
@@ -142,13 +142,13 @@ TEST(PtxUpdates, WarpsMoveWholeSectors) {
             });
         std::uint64_t touched = 0, moved = 0, requests = 0;
         for (const auto& [key, what] : seen) {
-          if (what.second < 256) continue;  // one lane's
+          if (what.second < 256) continue;  // moved by a single lane
           touched += 32 * what.first.size();
           moved += what.second;
           ++requests;
         }
         EXPECT_GT(requests, 0u) << launch->kernel->name;
-        // An array begins at 16 bytes: half a sector more at each end of a request.
+        // An array is aligned to 16 bytes: half a sector more at each end of a request.
         EXPECT_LE(touched, moved + 32 * requests) << launch->kernel->name;
       }
 }
@@ -183,7 +183,7 @@ std::optional<std::string> run_survey(Module& module, DType t, const std::vector
   } catch (const Violation& v) {
     return v.what();
   }
-  const double clip = scales[0].clip, other = scales[1].clip;  // no payload of a NaN is promised
+  const double clip = scales[0].clip, other = scales[1].clip;  // the payload of a NaN is not guaranteed
   if (std::memcmp(&states[0], &states[1], offsetof(SurveyState, chain)) != 0 ||
       (clip != other && !(std::isnan(clip) && std::isnan(other))))
     return std::string("wrong bits of ") + launch->kernel->name;
@@ -258,7 +258,7 @@ TEST(PtxUpdates, PlantedFaultsAreFound) {
         "cvt.f32.f16 $1, 0"},
        sgd},
   };
-  // Few orders of blocks show that of several one read too late: more seeds than elsewhere.
+  // Only few orders of blocks reveal that one of several words is read too late: more seeds than elsewhere.
   for (const Planted& f : faults)
     expect_found(
         text, f.fault, [&](Module& module, std::uint64_t seed) { return run_update(module, f.c, seed); },

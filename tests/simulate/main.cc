@@ -1,5 +1,5 @@
-// The program that simulates: each seed in a process of its own, which nothing that another leaves behind can
-// change. Used by ctest and tools/gate simulate.
+// The simulating program: runs each seed in a process of its own, so that no seed is affected by another.
+// Used by ctest and tools/gate simulate.
 #include <fmt/format.h>
 #include <sys/personality.h>
 #include <sys/resource.h>
@@ -35,7 +35,7 @@ struct Totals {
   double seconds = 0;
 };
 
-/// What a seed's process says: numbers, then what is wrong.
+/// The output of a seed's process: numbers, then what is wrong.
 std::string packed(const Outcome& o) {
   return fmt::format("{} {} {} {} {} {} {:.6f}\n{}", o.digest, o.events, o.calls, o.failed_calls, o.shrinks,
                      o.connections, o.seconds, o.wrong);
@@ -55,7 +55,7 @@ Outcome unpacked(const std::string& said, int status) {
   return o;
 }
 
-/// Seconds of a processor after which a seed counts as one that never ends.
+/// Processor seconds after which a seed counts as never ending.
 constexpr rlim_t kMostSeconds = 60;
 
 Outcome run_apart(std::uint64_t seed, bool trace, std::uint64_t* most_kib) {
@@ -82,7 +82,7 @@ Outcome run_apart(std::uint64_t seed, bool trace, std::uint64_t* most_kib) {
   return unpacked(said, status);
 }
 
-/// Runs seeds until they are enough; each that fails is printed.
+/// Runs seeds until there are enough; prints each that fails.
 Totals run_seeds(const Options& o, bool quiet) {
   Totals t;
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(o.minutes);
@@ -119,8 +119,8 @@ int simulate_job(const Options& o) {
   return t.failed == 0 ? 0 : 1;
 }
 
-/// Each fault that a seed is known for must be found, by that one or within so many. The others are looked
-/// for, unless only the `known` are asked for, and it is said whether they are found.
+/// Each fault with a known seed must be found, by that seed or within the given number of seeds. Other faults
+/// are searched for, unless only the `known` ones are requested, and the output says whether they were found.
 int find_faults(const Options& asked) {
   if (faults().empty()) {
     cli::complain("simulate: no faults are planted in this program; simulate_faults has them\n");
@@ -178,11 +178,11 @@ int run_program(int argc, char** argv) {
     return cli::answer(app, e);
   }
   planted = o.fault;
-  // The library's log belongs to the log of events.
+  // The library's log becomes part of the log of events.
   setenv("OURO_DEBUG", o.trace ? "INFO" : "VERSION", 1);
   setenv("OURO_DEBUG_SUBSYS", "ALL", 1);
   setenv("OURO_DEBUG_FILE", o.trace ? "/dev/stderr" : "/dev/null", 1);
-  (void)run(0, false);  // what is made once in a process is made here, not again for each seed
+  (void)run(0, false);  // initialises everything that a process makes once, so that seeds do not repeat it
   return o.faults ? find_faults(o) : simulate_job(o);
 }
 
@@ -190,7 +190,8 @@ int run_program(int argc, char** argv) {
 }  // namespace simulate
 
 int main(int argc, char** argv) {
-  // Addresses decide the order of some containers: the same in each run.
+  // Without address randomisation, because addresses decide the order of some containers: it must be the same
+  // in each run.
   const int now = personality(0xffffffff);
   if (now >= 0 && (now & ADDR_NO_RANDOMIZE) == 0 &&
       personality(static_cast<unsigned>(now) | ADDR_NO_RANDOMIZE) >= 0)

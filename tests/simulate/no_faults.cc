@@ -1,4 +1,4 @@
-// No faults: the library as it is. See planted.h.
+// The empty list of faults, for the unmodified library. See planted.h.
 #include "tests/simulate/planted.h"
 
 namespace simulate {

@@ -1,5 +1,5 @@
-# Writes copies of the library's sources with faults in them, each in force only if it is asked for, and the list of
-# the faults. Usage: plant.py ROOT OUTPUT. Ends with 1 if a rule is not found exactly once in its source.
+# Writes copies of the library's sources with faults in them, each in force only on request, and the list of the
+# faults. Usage: plant.py ROOT OUTPUT. Exits with 1 if a rule is not found exactly once in its source.
 import pathlib
 import sys
 
@@ -8,7 +8,8 @@ LINES = "runtime/network/control_lines.cc"
 SERVER = "runtime/join/rendezvous_server.cc"
 CLIENT = "runtime/join/rendezvous_client.cc"
 
-# what is wrong, the file, the rule as the source has it, what takes its place; PLANTED: whether the fault is in force
+# Each entry: what is wrong, the file, the rule as it is in the source, its replacement; PLANTED: whether the fault is
+# in force.
 FAULTS = [
     ("a proposer does not wait for the promises of a quorum", AGREEMENT,
      "if (!is_quorum(promises, gone)) return;", "if (!PLANTED && !is_quorum(promises, gone)) return;"),
@@ -63,7 +64,7 @@ FAULTS = [
      "sent_ += *n;", "sent_ = PLANTED ? sealed_.size() : sent_ + *n;"),
 ]
 
-# the seed that has found each; 0: none is known
+# The seed that found each fault; 0: none is known.
 FOUND_BY = [(6 << 40) + 1, 545, 69, 52, 747, 1449, (2 << 40) + 131, 23, 409, 77, 418, (1 << 40) + 147, (1 << 40) + 50,
             (4 << 40) + 1, (4 << 40) + 36, 107, 78, 82, 4, (5 << 40) + 14, (1 << 40) + 2]
 

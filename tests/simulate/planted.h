@@ -1,5 +1,5 @@
-// Which of the planted faults is in force. Used by the program and by the copies of the library's sources
-// that have faults (plant.py).
+// Selects which of the planted faults is in force. Used by the program and by the copies of the library's
+// sources that have faults (plant.py).
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -7,10 +7,10 @@
 
 namespace simulate {
 
-inline int planted = 0;  ///< 0: none, else from 1
+inline int planted = 0;  ///< 0: none, else the number of the fault, from 1
 struct Fault {
   std::string_view what;
-  std::uint64_t seed;  ///< that has found it, and is tried first
+  std::uint64_t seed;  ///< the seed that found it, which is tried first
 };
 /// Empty in the program that links the library as it is.
 const std::vector<Fault>& faults();

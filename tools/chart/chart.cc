@@ -10,8 +10,9 @@
 namespace ouro::tools {
 namespace {
 
+// kLegend, kEntry: width beside the panels and height of an entry, if a panel has several lines.
 constexpr double kWidth = 860, kPanel = 260, kLeft = 84, kRight = 24, kTop = 48, kGap = 36, kBottom = 52,
-                 kLegend = 206, kEntry = 16;  // beside the panels, where one of them has several lines
+                 kLegend = 206, kEntry = 16;
 constexpr const char* kColors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
                                    "#ff7f0e", "#8c564b", "#17becf", "#e377c2"};
 constexpr const char *kDashes[] = {"", "6 3", "2 3"}, *kGrey = "#bbb";
@@ -32,7 +33,7 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-/// Values between two places on the page.
+/// Maps values to positions on the page.
 struct Scale {
   double low, high, from, to;
   bool log = false;
@@ -42,15 +43,16 @@ struct Scale {
   }
 };
 
-bool shown(double v, bool log) { return std::abs(v) <= 1e300 && (!log || v > 0); }  // else no scale holds it
+// No scale could hold other values.
+bool shown(double v, bool log) { return std::abs(v) <= 1e300 && (!log || v > 0); }
 
 Scale scale_of(const Panel& p, double top, double bottom) {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   for (const Line& l : p.lines)
     for (const double v : l.values)
       if (shown(v, p.log)) low = std::min(low, v), high = std::max(high, v);
-  if (low > high) low = p.log ? 0.1 : 0, high = 1;  // nothing to show
-  if (p.log) {                                      // whole decades
+  if (low > high) low = p.log ? 0.1 : 0, high = 1;  // there is nothing to show
+  if (p.log) {                                      // extends to whole decades
     low = std::pow(10, std::floor(std::log10(low) + 1e-9)),
     high = std::pow(10, std::ceil(std::log10(high) - 1e-9));
     if (low >= high) low /= 10;
@@ -63,7 +65,7 @@ Scale scale_of(const Panel& p, double top, double bottom) {
   return {low, high, bottom, top, p.log};
 }
 
-/// Where value k of a line is, before any scale.
+/// The x of value k of a line, before any scale.
 double place_of(const Line& l, int first_x, std::size_t k) {
   return k < l.x.size() ? l.x[k] : first_x + static_cast<double>(k);
 }
@@ -79,7 +81,8 @@ Scale x_scale(const Chart& chart, double right) {
   return {low, std::max(high, low + 1), kLeft, right};
 }
 
-/// A polyline for each run of values without a gap, a dot for one between two gaps, or for each.
+/// Draws a polyline for each run of values without a gap, and a dot for a value between two gaps, or for
+/// each value.
 std::string draw(const Line& l, const Chart& chart, bool log, const Scale& x, const Scale& y,
                  const Pen& pen) {
   std::string svg;
@@ -136,12 +139,12 @@ std::vector<double> ticks(double low, double high, bool log, int most) {
     if (nice * power >= rough) step = nice * power;
   const double slack = 1e-9 * step;
   for (double k = std::ceil((low - slack) / step); k * step <= high + slack && list.size() < 100; ++k)
-    list.push_back(k * step + 0.0);  // no minus in front of zero
+    list.push_back(k * step + 0.0);  // + 0.0 turns minus zero into zero
   return list;
 }
 
 std::string to_svg(const Chart& chart) {
-  std::size_t most = 1;  // entries of a legend; one more for the lines without a name
+  std::size_t most = 1;  // maximum number of entries of a legend; the lines without a name take one more
   for (const Panel& p : chart.panels) most = std::max(most, std::min(p.lines.size(), kNamed + 1));
   const double panel = std::max(kPanel, kEntry * static_cast<double>(most));
   const double right = kWidth - kRight - (most > 1 ? kLegend : 0);

@@ -24,7 +24,7 @@ Status unwritable(const std::string& path, int error) {
   return {Reason::resource, fmt::format("{}: cannot be written: {}", path, std::strerror(error))};
 }
 
-/// The descriptor that a name stands for.
+/// The number of the descriptor that a name refers to; nullopt: none.
 std::optional<int> descriptor_of(std::string_view path) {
   if (path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;
@@ -38,8 +38,8 @@ std::optional<int> descriptor_of(std::string_view path) {
   return std::nullopt;
 }
 
-/// A descriptor is written on from where it stands: opening its name again would begin at the start of the
-/// file behind it, and does not work for sockets at all. No descriptor: errno says why.
+/// A descriptor is duplicated, so that writing continues at its position: opening its name again would start
+/// at the beginning of the file, and fails for sockets. Without a descriptor errno is set.
 Fd open_to_write(const std::string& path, int flags) {
   const std::optional<int> known = descriptor_of(path);
   if (!known) return Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666));
@@ -47,7 +47,7 @@ Fd open_to_write(const std::string& path, int flags) {
   return Fd(::fcntl(*known, F_DUPFD_CLOEXEC, 3));
 }
 
-/// 0, or errno.
+/// Writes the file. Returns 0, or errno.
 int fill(const std::string& path, std::string_view text, bool onto_medium) {
   Fd file = open_to_write(path, O_TRUNC);
   if (!file) return errno;
@@ -119,7 +119,7 @@ Status try_file(const std::string& path) {
     const bool writable = flags >= 0 && (flags & O_ACCMODE) != O_RDONLY;
     return writable ? Status{} : unwritable(path, EBADF);
   }
-  // A pipe is not opened twice: its reader would see the end of the first.
+  // A pipe is not opened here: its reader would see end of file when this descriptor is closed.
   return ::access(path.c_str(), W_OK) == 0 ? Status{} : unwritable(path, errno);
 }
 

@@ -9,35 +9,37 @@
 
 namespace ouro::tools {
 
-/// Whether `path` leads to something that is there and is no regular file: a device, a pipe, a terminal; or
+/// Whether `path` leads to an existing object that is not a regular file (a device, a pipe, a terminal), or
 /// to a descriptor of this process, whatever is behind it (/dev/stdout, /dev/stderr, /dev/fd/N,
-/// /proc/self/fd/N). It is written as it is: never renamed over, and no other name takes its place.
+/// /proc/self/fd/N). A special file is written in place: it is never replaced by renaming, and no other name
+/// is used instead of it.
 bool is_special(const std::string& path);
 
-/// What follows the name of a file that is being written, until it takes that name.
+/// Suffix of the name of a file that is being written, until it is renamed to its final name.
 inline constexpr const char* kPart = ".part";
 
-/// Makes `text` the content of the file, or, where it is special, writes it there. Errors: resource,
-/// "PATH: cannot be written: WHY".
+/// Replaces the content of the file by `text`, or writes `text` to a special file. Errors: resource, "PATH:
+/// cannot be written: WHY".
 Status write_file(const std::string& path, std::string_view text);
-/// The same, but a regular file changes at once or not at all: `text` goes to PATH.part (kPart), onto the
-/// medium, and then takes the name. Nothing is left behind after an error.
+/// Like write_file, but a regular file changes atomically: `text` is written to PATH.part (kPart),
+/// synchronised to the medium and then renamed. No file is left behind after an error.
 Status replace_file(const std::string& path, std::string_view text);
 
-/// Whether replace_file could begin; leaves nothing behind. Errors: as there.
+/// Whether replace_file could start to write; leaves no file behind. Errors: those of replace_file.
 Status try_replace(const std::string& path);
 
-/// A file that grows line by line, in PATH.part, and takes its name at the end: what had the name before is
-/// lost no sooner, and what was written is there however the program ends. A special file is written as it
-/// is.
+/// A file that grows line by line, as PATH.part, and is renamed to its final name at the end: a previous file
+/// of that name is not lost before then, and the lines written so far remain however the program ends. A
+/// special file is written in place.
 class GrowingFile {
  public:
   explicit GrowingFile(std::string path) : path_(std::move(path)) {}
-  /// Makes the file with the first text. After an error nothing more is written; finish() has it.
+  /// Creates the file with the first text. After an error nothing more is written; finish() returns
+  /// the error.
   void add(std::string_view text);
-  /// Errors: those of add, and of taking the name; as those of write_file.
+  /// Errors: those of add and of renaming, in the form of write_file.
   Status finish();
-  /// Where the text is until finish(); empty: there is none.
+  /// The name of the file that has the text until finish(); empty: there is none.
   std::string where() const;
 
  private:
@@ -49,16 +51,16 @@ class GrowingFile {
   int error_ = 0;  // errno of the first one
 };
 
-/// Whether write_file could begin: makes a regular file, empty, and only asks about a special one. Errors: as
-/// there.
+/// Whether write_file could start to write: creates a regular file, empty, and only checks a special one.
+/// Errors: those of write_file.
 Status try_file(const std::string& path);
 
-/// A name that no file had: `path`, or, where that exists, path.0, path.1, ..., now an empty file. A special
-/// file keeps its name. Errors: resource, "cannot create PATH: WHY".
+/// Creates an empty file under a name that no file had, and returns the name: `path`, or, if that exists,
+/// path.0, path.1, ... A special file keeps its name. Errors: resource, "cannot create PATH: WHY".
 Result<std::string> reserve_file(const std::string& path);
 
-/// The content of a file of at most `most` bytes. Errors: resource, "PATH: cannot be read: WHY"; a larger
-/// file, or one without an end, is an error too.
+/// The content of a file of at most `most` bytes. Errors: resource, "PATH: cannot be read: WHY"; this
+/// includes larger files and files without an end.
 Result<std::string> read_file(const std::string& path, std::size_t most);
 
 }  // namespace ouro::tools

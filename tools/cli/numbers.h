@@ -1,5 +1,5 @@
-// What numbers options accept, in words that name the limit. Used by the parsers of programs.
-// CLI11's own checks let nan pass, and show a missing limit as a number of 309 digits.
+// Validators for numbers in options, with messages that name the limit. Used by the parsers of programs.
+// CLI11's own checks accept nan, and show a missing limit as a number of 309 digits.
 #pragma once
 #include <fmt/format.h>
 
@@ -13,7 +13,8 @@
 
 namespace ouro::tools {
 
-/// As CLI11 reads numbers (0x10 and 010 are 16 and 8), but what T cannot hold is none.
+/// Reads numbers as CLI11 does (0x10 and 010 are 16 and 8); nullopt if it is not a number or T cannot
+/// hold it.
 template <class T>
 std::optional<T> read_number(const std::string& text) {
   char* end = nullptr;
@@ -29,12 +30,13 @@ std::optional<T> read_number(const std::string& text) {
   return value;
 }
 
-/// A number of T's kind, finite, of which `good` holds. `limit` follows "expected a number ".
+/// Accepts a finite number of T's kind for which `good` holds. `limit` completes the message "expected a
+/// number ".
 template <class T, class Good>
 CLI::Validator number(const std::string& limit, Good good) {
   return CLI::Validator(
       [limit, good](std::string& text) {
-        // Signed in any case: an unsigned option would take "-2" for 2^64 - 2.
+        // Always signed: an unsigned option would take "-2" for 2^64 - 2.
         using Wide = std::conditional_t<std::is_integral_v<T>, long long, double>;
         if (const std::optional<Wide> value = read_number<Wide>(text); value && good(*value))
           return std::string();
@@ -48,7 +50,7 @@ template <class T>
 CLI::Validator at_least(T low) {
   return number<T>(fmt::format("of {} or more", low), [low](auto x) { return x >= low; });
 }
-/// Of real numbers.
+/// Accepts real numbers above 0.
 inline CLI::Validator above_zero() {
   return number<double>("above 0", [](double x) { return x > 0; });
 }

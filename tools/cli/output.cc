@@ -1,4 +1,4 @@
-// The one place where programs write to standard output. See output.h.
+// The only place where programs write to standard output. See output.h.
 #include "tools/cli/output.h"
 
 #include <fcntl.h>
@@ -23,22 +23,22 @@ struct State {
 };
 
 State& state() {
-  static State* const one = new State;  // outlives threads that may still print at exit
+  static State* const one = new State;  // never destroyed: threads may still print at exit
   return *one;
 }
 
-/// Opening gives the lowest free number, so in ascending order each gap is filled by its own.
+/// Opening gives the lowest free number, so in ascending order each gap gets its own number.
 void fill_gaps() {
   for (int fd = 0; fd < 3; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
     state().closed[static_cast<std::size_t>(fd)] = true;
     Fd null(::open("/dev/null", (fd == 0 ? O_RDONLY : O_WRONLY) | O_CLOEXEC));
-    // Close-on-exec: programs that this one starts find the descriptor closed, as this one did.
+    // Close-on-exec: programs that this one starts find the descriptor closed, as this program did.
     if (null.get() == fd) (void)null.release();
   }
 }
 
-/// As if the signal had never been ignored.
+/// Ends the program by SIGPIPE as if the signal had never been ignored.
 void end_by_sigpipe() {
   ::signal(SIGPIPE, SIG_DFL);
   sigset_t pipe;
@@ -48,7 +48,8 @@ void end_by_sigpipe() {
   ::raise(SIGPIPE);
 }
 
-/// Some file systems say only then that what they took is lost (quotas, NFS); closing any copy asks them.
+/// Some file systems (quotas, NFS) report only on closing that written data is lost; closing any copy of the
+/// descriptor makes them report it.
 int close_error() {
   const int copy = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
   return copy < 0 || ::close(copy) == 0 ? 0 : errno;

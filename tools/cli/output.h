@@ -1,5 +1,5 @@
-// Standard output and standard error of the programs: what was lost is noticed, and counts as a failure.
-// Used by all tools.
+// Standard output and standard error of the programs: lost output is noticed and counts as a failure. Used by
+// all tools.
 #pragma once
 #include <fmt/format.h>
 
@@ -9,17 +9,17 @@
 
 namespace ouro::tools {
 
-/// The frame of a program's main. Descriptors 0 to 2 that are closed become /dev/null first, so that no file
-/// or socket of the program takes their place. Returns what `body` returns. If something that was printed has
-/// been lost (or standard output cannot be closed), it says "NAME: cannot write standard output: WHY" and
-/// returns 1 in place of 0.
+/// Wraps the main function of a program. Descriptors 0 to 2 that are closed become /dev/null first, so that
+/// no file or socket of the program takes their place. Returns what `body` returns. If printed text has been
+/// lost (or standard output cannot be closed), it prints "NAME: cannot write standard output: WHY" and
+/// returns 1 instead of 0.
 int run_program(std::string_view name, const std::function<int()>& body);
 
-/// Writes to standard output at once; from any thread, each call whole. After the first failure nothing more
-/// is written, so that what is there has no holes. Where the reader of a pipe has gone the program ends by
-/// SIGPIPE, without a word, as a filter does, even if it inherited that this signal is ignored.
+/// Writes to standard output immediately. Thread-safe; each call is written as a whole. After the first
+/// failure nothing more is written, so that the output has no holes. If the reader of a pipe has gone, the
+/// program ends by SIGPIPE without a message, as a filter does, even if it inherited this signal as ignored.
 void print_text(std::string_view);
-/// Writes to standard error; a failure is ignored, since there is nobody left to tell.
+/// Writes to standard error; a failure is ignored, because there is nowhere to report it.
 void complain_text(std::string_view);
 
 template <class... A>
@@ -31,10 +31,10 @@ void complain(fmt::format_string<A...> format, A&&... a) {
   complain_text(fmt::format(format, std::forward<A>(a)...));
 }
 
-/// Whether descriptor 0, 1 or 2 was closed when the program began.
+/// Whether descriptor 0, 1 or 2 was closed when the program started.
 bool was_closed(int descriptor);
 
-/// Writes all of `text`, also to a descriptor that does not block. Returns 0, or errno.
+/// Writes all of `text`, even to a non-blocking descriptor. Returns 0, or errno.
 int write_all(int descriptor, std::string_view text);
 
 }  // namespace ouro::tools

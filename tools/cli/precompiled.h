@@ -1,5 +1,5 @@
-// What the command lines of the programs include, compiled once. Used by the build (ouro_cold in
-// tools/CMakeLists.txt); no file includes it, and every file includes what it needs.
+// The headers that the command lines of the programs include, precompiled. Used by the build (ouro_cold in
+// tools/CMakeLists.txt). No file includes this header; every file includes what it needs.
 #pragma once
 #include <fmt/format.h>
 

@@ -1,10 +1,11 @@
 """Compiles the device half of one .cu file with NVRTC of CUDA 12. Called by tools/cuda12/gate.
 
-Usage: nvrtc.py HOME SOURCE ARCHITECTURE PTX, in the repository's root. HOME holds CUDA 12 as its packages unpack. Ends with
-1 and the compiler's log if it refuses the source.
+Usage: nvrtc.py HOME SOURCE ARCHITECTURE PTX, in the repository's root. HOME holds CUDA 12 as
+its packages unpack. Ends with 1 and the compiler's log if it refuses the source.
 
-NVRTC is a compiler without a host: it has no standard library of the host, and takes all functions for device code. Of what
-device code only names in signatures and members, declarations are enough; the rest is CUDA's own (cuda::std)."""
+NVRTC is a compiler without a host side: it has no standard library of the host, and takes all
+functions for device code. For what device code only names in signatures and members,
+declarations are enough; the rest is CUDA's own (cuda::std)."""
 import ctypes
 import pathlib
 import sys

@@ -1,4 +1,5 @@
-# The probe and the tests of a bundle. Read by gpu-check, which has say, row, not_run, attempt, out_of_time and reason.
+# The probe and the tests of a bundle. Sourced by gpu-check, which defines say, row, not_run, attempt, out_of_time
+# and reason.
 #
 # A hanging test is separated from the tests after it: the program continues with those, and the hanging test is run alone,
 # first with eager loading of kernels, then under a debugger.

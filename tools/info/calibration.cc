@@ -1,4 +1,4 @@
-// Rendering of a record. Used through calibration.h.
+// Formats a calibration record. Used through calibration.h.
 #include "tools/info/calibration.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace {
 
 std::string micros(std::uint32_t ns) { return ns == 0 ? "-" : fmt::format("{:.2f}", ns / 1e3); }
 
-/// How ranks wait that join now.
+/// How ranks that join now would wait.
 std::string waiting(const rt::Calibration& c) {
   const auto ns = [](std::uint32_t n) { return n == 0 ? "-" : fmt::format("{} ns", n); };
   const Patience own = rt::patience_by(c, true), shared = rt::patience_by(c, false);

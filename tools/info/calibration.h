@@ -1,4 +1,4 @@
-// The calibration that ranks which joined now on this host would use, for people. Used by ouro-info.
+// Prints the calibration that ranks would use if they joined now on this host. Used by ouro-info.
 #pragma once
 #include <string>
 
@@ -6,8 +6,8 @@
 
 namespace ouro::info {
 
-/// Where it is from, then a row for each pair of cores and size: microseconds to write and to read, by kind
-/// of copy, and of one copy out of another process.
+/// The origin of the record, then a row for each pair of cores and each size: microseconds to write and to
+/// read, by kind of copy, and of one copy out of another process.
 std::string calibration_text(const rt::HostCalibration&);
 
 }  // namespace ouro::info

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Reads a number; "max" and what is no number are no limit.
+/// Reads a number; "max" and anything else that is not a number mean no limit.
 std::optional<std::uint64_t> number(const fs::path& path) {
   const auto line = first_line(path);
   std::uint64_t value = 0;
@@ -28,9 +28,9 @@ bool lists(std::string_view controllers, std::string_view wanted) {
   return false;
 }
 
-/// Calls visit(directory, version) for the process's group and each above it that exists, once a hierarchy.
-/// In a container the path may name a directory that is visible from outside only; its parents are then
-/// tried.
+/// Calls visit(directory, version) for the process's group and for each existing group above it, in each
+/// hierarchy. In a container the path may name a directory that is visible only from outside; then its
+/// parents are tried.
 template <class F>
 void each_level(const fs::path& root, std::string_view controller, F&& visit) {
   std::ifstream groups(root / "proc/self/cgroup");
@@ -80,9 +80,10 @@ std::optional<CpuLimit> cpu_limit(const fs::path& root) {
     double quota = 0, period = 0;
     if (version == 2) {
       const auto line = first_line(directory / "cpu.max");
-      if (!line || !(std::istringstream(*line) >> quota >> period)) return;  // "max 100000"
+      // "max 100000" means that there is no limit, and cannot be read as a number.
+      if (!line || !(std::istringstream(*line) >> quota >> period)) return;
     } else {
-      const auto line = first_line(directory / "cpu.cfs_quota_us");  // -1: none
+      const auto line = first_line(directory / "cpu.cfs_quota_us");  // -1: no limit
       if (!line || !(std::istringstream(*line) >> quota)) return;
       period = static_cast<double>(number(directory / "cpu.cfs_period_us").value_or(0));
     }

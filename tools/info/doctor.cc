@@ -1,5 +1,4 @@
-// Judges facts.
-// Used through doctor.h.
+// Evaluates the facts. Used through doctor.h.
 #include "tools/info/doctor.h"
 
 #include <fmt/format.h>
@@ -43,7 +42,8 @@ Check files(const Facts& f, int ranks, const Needs& needs) {
   Check c{"open files", Verdict::ok,
           fmt::format("need {} a rank for {} ranks, have {}", needs.files, ranks, number(f.files_soft)), ""};
   if (f.files_soft >= needs.files) return c;
-  if (f.files_hard >= needs.files) {  // as provide_descriptors does when they join
+  // Ranks raise their soft limit up to this when they join (provide_descriptors).
+  if (f.files_hard >= needs.files) {
     c.found += fmt::format("; ranks raise it themselves, to {} at most", number(f.files_hard));
     return c;
   }
@@ -126,8 +126,8 @@ const char* name(Verdict v) {
 }
 
 Needs needs_of(int ranks, std::uint32_t slot_bytes) {
-  // Standard streams, the program's own files and the job's sockets; then a control page, a process
-  // descriptor and a socket during start-up for each peer.
+  // kOwn: standard streams, the program's own files and the job's sockets. kPeer, for each peer: a control
+  // page, a process descriptor and, during start-up, a socket.
   constexpr std::uint64_t kOwn = 32, kPeer = 3;
   return {kOwn + kPeer * static_cast<std::uint64_t>(std::max(0, ranks - 1)),
           transport::ShmLinkLayout::of(ranks, slot_bytes).bytes};

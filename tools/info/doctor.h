@@ -1,5 +1,5 @@
-// The doctor: every known failure of the surroundings, whether it would strike here, and its fix. Pure.
-// Used by ouro-info --doctor and its brief report.
+// The doctor: every known problem of the environment, whether it would occur here, and its fix. Pure. Used by
+// ouro-info --doctor and its brief report.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,21 +15,21 @@ const char* name(Verdict);
 struct Check {
   std::string name;
   Verdict verdict = Verdict::ok;
-  std::string found;  ///< what is the case here: need and have, where there are numbers
-  std::string fix;    ///< what to do; "" if nothing
+  std::string found;  ///< the state found here: what is needed and what is available, if these are numbers
+  std::string fix;    ///< what to do; "" if there is nothing to do
 };
 
-/// What one rank of a job of `ranks` on this host takes.
+/// The resources that one rank of a job of `ranks` on this host needs.
 struct Needs {
   std::uint64_t files = 0;        ///< open files of each rank
-  std::uint64_t link_memory = 0;  ///< bytes of the links of one group of all ranks, shared by them
+  std::uint64_t link_memory = 0;  ///< bytes of the links of one group of all ranks, which share them
 };
 Needs needs_of(int ranks, std::uint32_t slot_bytes);
 
-/// Checks for a job of `ranks` ranks on this host, as processes.
+/// Runs all checks for a job of `ranks` ranks, as processes, on this host.
 std::vector<Check> examine(const Facts&, int ranks, const Needs&);
 
-/// The worst of them.
+/// The worst verdict among the checks.
 Verdict worst(const std::vector<Check>&);
 
 }  // namespace ouro::info

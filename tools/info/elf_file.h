@@ -1,5 +1,5 @@
-// What a 64-bit ELF file says of the symbols that it refers to. Its bytes are anybody's: nothing in them is
-// believed before it is known to lie in the file. Used by who.cc.
+// The symbols that a 64-bit ELF file refers to. The file is untrusted: every offset in it is checked against
+// its size before use. Used by who.cc.
 #pragma once
 #include <elf.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 namespace ouro::info {
 
-/// A 64-bit ELF file, mapped. What it says of itself is bounded by its size.
+/// A mapped 64-bit ELF file. All accesses are bounded by the size of the file.
 class ElfFile {
  public:
   static std::optional<ElfFile> open(const std::string& path) {
@@ -46,13 +46,13 @@ class ElfFile {
     if (data_) munmap(const_cast<char*>(data_), bytes_);
   }
 
-  /// Of the first loaded byte, as the file has it.
+  /// The address of the first loaded byte, as given in the file.
   std::uint64_t first_address() const {
     return loads_.empty() ? 0 : loads_.front().p_vaddr & ~std::uint64_t{4095};
   }
 
-  /// Calls f with the place and the symbol of every word that the dynamic linker fills with a symbol's
-  /// address.
+  /// Calls f with the address and the symbol of every word that the dynamic linker fills with a
+  /// symbol's address.
   template <class F>
   void for_each_reference(F&& f) const {
     const std::pair<int, int> tables[] = {{DT_JMPREL, DT_PLTRELSZ}, {DT_RELA, DT_RELASZ}};
@@ -70,7 +70,7 @@ class ElfFile {
 
  private:
   ElfFile(const char* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
-  /// A copy: nothing says that it is aligned.
+  /// Returns a copy, because the data may be unaligned; nullopt if it is not within the file.
   template <class T>
   std::optional<T> at(std::uint64_t offset) const {
     if (offset > bytes_ || sizeof(T) > bytes_ - offset) return std::nullopt;

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A line of /proc/meminfo, in bytes.
+/// The value of a line of /proc/meminfo, in bytes.
 std::uint64_t meminfo(const fs::path& root, const std::string& key) {
   std::ifstream file(root / "proc/meminfo");
   for (std::string line; std::getline(file, line);) {
@@ -82,7 +82,7 @@ std::vector<Transport> transports_of(const std::vector<Probe>& probes, const Bui
       works += (works.empty() ? "" : ", ") + p.name;
     else
       fails += (fails.empty() ? "" : "; ") + fmt::format("{} ({})", p.name, p.detail);
-    // Without pidfd a dead peer is still noticed, later.
+    // Without pidfd the death of a peer is still detected, but later.
     if (!p.works && p.name != "pidfd") present = false;
   }
   std::vector<Transport> all;
@@ -113,7 +113,7 @@ Facts gather(const fs::path& root) {
   if (uname(&system) == 0)
     f.host = system.nodename, f.kernel = system.release, f.architecture = system.machine;
   f.container = container_of(root);
-  f.gpus = read_gpus(gpu::gpu());  // first: it settles what the driver reads when it starts
+  f.gpus = read_gpus(gpu::gpu());  // first, because it sets variables that the driver reads when it starts
   f.cuda = probe_cuda();
   f.probes = {probe_memfd(), probe_seals(), probe_pidfd(), probe_descriptors()};
   f.ucx = read_ucx();

@@ -1,5 +1,4 @@
-// Asks the GPU interface.
-// Used through gpus.h.
+// Queries the GPU interface. Used through gpus.h.
 #include "tools/info/gpus.h"
 
 #include <fmt/format.h>
@@ -9,7 +8,7 @@
 namespace ouro::info {
 namespace {
 
-constexpr int kThreads = 512;  // a block of the resident kernels on the devices that they are written for
+constexpr int kThreads = 512;  // block size of the resident kernels on the devices that they are written for
 
 Residency residency(gpu::Gpu& g, const gpu::Kernel& kernel, int device) {
   Residency r{.kernel = kernel.name};

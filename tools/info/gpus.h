@@ -1,5 +1,5 @@
-// GPUs as the runtime itself sees them: properties, who reaches whom, how many blocks of which kernel fit.
-// Used by ouro-info.
+// GPUs as the runtime itself sees them: properties, which device can map which memory, how many blocks of
+// each kernel fit. Used by ouro-info.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,33 +8,33 @@
 
 namespace ouro::info {
 
-/// A kernel whose blocks wait for each other: only as many as can be resident at once may run.
+/// For a kernel whose blocks wait for each other: only as many blocks may run as can be resident at once.
 struct Residency {
   std::string kernel;
   gpu::KernelInfo info;
   int threads = 0;
   int blocks = 0;   ///< on the whole device
-  std::string why;  ///< why it is not known; "" if it is
+  std::string why;  ///< why the number is not known; "" if it is
 };
 
 struct GpuDevice {
   gpu::Properties properties;
-  std::string why;            ///< why nothing is known of it; "" if all is well
-  std::vector<bool> reaches;  ///< which device's memory it can map, itself included
+  std::string why;            ///< why nothing is known about the device; "" if there was no error
+  std::vector<bool> reaches;  ///< by device: whether this one can map its memory, itself included
   std::vector<Residency> kernels;
 };
 
 struct Gpus {
   std::string by;       ///< "cuda", "fake" or "none"
-  std::string version;  ///< of driver and runtime; what is missing, if there is nothing
+  std::string version;  ///< of driver and runtime; if there is no GPU, what is missing
   std::vector<GpuDevice> devices;
 };
 
-/// Asks every device; makes a context on each, which takes a moment and some of its memory until the end of
-/// the process.
+/// Queries every device. Creates a context on each, which takes a moment and keeps some of its memory until
+/// the process ends.
 Gpus read_gpus(gpu::Gpu&);
 
-/// "9.0"; the number in sm_90.
+/// "9.0"; nvcc calls this sm_90.
 std::string capability(const gpu::Properties&);
 /// "GPU-0f1e2d3c-...", as the driver's own tools write it.
 std::string uuid_text(const gpu::Properties&);

@@ -1,5 +1,4 @@
-// Counting and drawing an hwloc topology.
-// Used through machine.h.
+// Counts and draws the objects of an hwloc topology. Used through machine.h.
 #include "tools/info/machine.h"
 
 #include <fmt/format.h>
@@ -42,7 +41,7 @@ std::string describe(hwloc_obj_t object) {
   return text;
 }
 
-/// The object and all below it, without numbers: equal text means equal shape.
+/// Describes the object and everything below it, without numbers: equal text means equal shape.
 std::string shape(hwloc_obj_t object) {
   std::string text = describe(object);
   for (hwloc_obj_t m = object->memory_first_child; m; m = m->next_sibling) text += "[" + shape(m) + "]";
@@ -59,8 +58,8 @@ std::string threads_of(hwloc_obj_t object) {
   return text;
 }
 
-/// Draws `first` and its right siblings; runs of equal shape become "4 x L2 ...", drawn once and, as they
-/// stand for several objects (`one` is false), without thread numbers.
+/// Draws `first` and its right siblings. A run of siblings of equal shape becomes "4 x L2 ...", drawn once;
+/// because it represents several objects (`one` is false), it has no thread numbers.
 void draw(hwloc_obj_t first, int depth, bool one, std::string& out) {
   for (hwloc_obj_t object = first; object;) {
     const std::string same = shape(object);

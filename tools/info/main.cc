@@ -1,5 +1,5 @@
-// ouro-info: what ouro finds here, and what would go wrong.
-// The only translation unit that sees CLI11.
+// ouro-info: shows what ouro finds on this machine, and what would go wrong. The only translation unit that
+// sees CLI11.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -37,8 +37,8 @@ constexpr const char* kExamples = R"(Examples:
 Exit: 0 good; 1 the doctor finds something broken, the process does not use ouro's
 libnccl alone, or output could not be written; 2 wrong command line.)";
 
-/// Bytes of a slot as configured. A value that cannot be used is reported as a setting; sizes then assume the
-/// default.
+/// Bytes of a slot as configured. An unusable value is reported among the settings; sizes then assume
+/// the default.
 std::uint32_t slot_bytes() {
   const ouro::Result<std::optional<std::int64_t>> set = ouro::env::integer("OURO_SLOT_BYTES");
   constexpr std::uint32_t kDefault = 131072;

@@ -1,5 +1,4 @@
-// Tries system calls and the CUDA driver in this process, leaving nothing behind.
-// Used through probes.h.
+// Tries system calls and the CUDA driver in this process, without lasting effects. Used through probes.h.
 #include "tools/info/probes.h"
 
 #include <dlfcn.h>
@@ -58,7 +57,7 @@ Probe probe_pidfd() {
   const char* name = "pidfd";
   const Fd fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
   if (!fd) return failed(name, "pidfd_open", errno);
-  pollfd alive{fd.get(), POLLIN, 0};  // readable means ended, and this process has not
+  pollfd alive{fd.get(), POLLIN, 0};  // readable would mean that the process has ended
   const int ready = poll(&alive, 1, 0);
   if (ready < 0) return failed(name, "poll", errno);
   if (ready > 0) return {name, false, "poll says that a living process has ended"};
@@ -97,7 +96,7 @@ Probe probe_descriptors() {
 
 CudaDriver probe_cuda() {
   CudaDriver driver;
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // never closed: drivers do not like it
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // never closed: drivers do not support that
   if (!library) {
     const char* error = dlerror();
     const bool absent = !error || std::strstr(error, "No such file");

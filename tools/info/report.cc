@@ -1,5 +1,4 @@
-// Rendering.
-// Used through report.h.
+// Formats facts and checks. Used through report.h.
 #include "tools/info/report.h"
 
 #include <fmt/format.h>
@@ -43,7 +42,7 @@ std::string gpu_words(const gpu::Properties& p) {
                      human_bytes(p.l2_bytes), can.empty() ? "shares nothing" : can);
 }
 
-/// Who maps whose memory: a row a device.
+/// A table of which device can map which device's memory: one row for each device.
 std::string peer_lines(const Gpus& all) {
   std::string text = "  reaches  ";
   for (std::size_t i = 0; i < all.devices.size(); ++i) text += fmt::format(" {:>3}", i);
@@ -56,7 +55,7 @@ std::string peer_lines(const Gpus& all) {
   return text;
 }
 
-/// The kernels of which fewest and most blocks fit; all of them are in the JSON.
+/// The kernels of which the fewest and the most blocks fit; the JSON has all of them.
 std::string residency_line(const std::vector<Residency>& kernels) {
   const Residency *least = nullptr, *most = nullptr;
   std::string text;
@@ -165,7 +164,7 @@ std::string cache_words(const Facts& f) {
   return text.empty() ? "unknown" : text;
 }
 
-/// The cores that ranks may use, a line for those that share an outermost cache and a NUMA node.
+/// The cores that ranks may use, one line for each group that shares an outermost cache and a NUMA node.
 std::string allowed_lines(const rt::Machine& m) {
   std::map<std::pair<int, int>, std::vector<const rt::Core*>> places;
   for (const rt::Core& c : m.cores) places[{c.domain, c.node}].push_back(&c);
@@ -295,7 +294,7 @@ nlohmann::ordered_json to_json(const Facts& f, const std::vector<env::Setting>& 
   using Json = nlohmann::ordered_json;
   const auto limit = [](std::uint64_t n) {
     return n == kUnlimited ? Json(nullptr) : Json(n);
-  };  // null: unlimited
+  };  // null means unlimited
   Json j = {{"version", f.version},
             {"host",
              {{"name", f.host},

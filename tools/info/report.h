@@ -10,11 +10,11 @@
 
 namespace ouro::info {
 
-// Text sections; each ends with a newline.
+// Sections of text; each ends with a newline.
 std::string brief(const Facts&, const std::vector<Check>&);  ///< nine lines
 std::string version_line(const Facts&);
 std::string devices(const Facts&);   ///< devices and transports, present and missing, and why
-std::string topology(const Facts&);  ///< packages, caches, cores, and who shares what
+std::string topology(const Facts&);  ///< packages, caches, cores, and which cores share which cache
 std::string limits(const Facts&);    ///< memory, files, locked memory, processor quota
 std::string parameters(const std::vector<env::Setting>&);
 std::string build(const Facts&);

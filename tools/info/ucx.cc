@@ -1,5 +1,4 @@
-// Asks UCX for its parts.
-// Used through ucx.h.
+// Queries UCX for its components. Used through ucx.h.
 #include "tools/info/ucx.h"
 
 #include <algorithm>
@@ -16,9 +15,10 @@ namespace ouro::info {
 #if OURO_BUILD_UCX
 namespace {
 
-/// Names of the components, without opening any: modules are loaded, devices are not touched.
+/// Names of the components, without opening any: modules are loaded, but devices are not touched.
 std::vector<std::string> parts() {
-  void* const lib = dlopen("libuct.so.0", RTLD_NOW | RTLD_LOCAL);  // libucp's own; it stays
+  // The one that belongs to libucp; never closed.
+  void* const lib = dlopen("libuct.so.0", RTLD_NOW | RTLD_LOCAL);
   if (!lib) return {};
   const auto query = reinterpret_cast<decltype(&uct_query_components)>(dlsym(lib, "uct_query_components"));
   const auto release =

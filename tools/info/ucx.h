@@ -1,4 +1,4 @@
-// UCX as ranks started here would find it: which copy, which version, what it can carry and what it lacks.
+// UCX as ranks started here would find it: which copy, which version, what it can carry and what is missing.
 // Used by ouro-info.
 #pragma once
 #include <string>
@@ -9,16 +9,17 @@ namespace ouro::info {
 inline constexpr const char* kNoUcx = "not in this build (OURO_UCX=on adds it)";
 
 struct Ucx {
-  std::string why;                 ///< why there is none; "" if there is one
-  std::string version;             ///< "1.13.1": of the library that is loaded
-  std::string built_with;          ///< "1.13": of the headers; "" in a build without UCX
-  std::string path;                ///< of libucp
-  std::vector<std::string> parts;  ///< UCX's own names of what it has: "self", "tcp", "ib", "cuda_cpy", ...
+  std::string why;         ///< why UCX is not available; "" if it is
+  std::string version;     ///< of the loaded library, for example "1.13.1"
+  std::string built_with;  ///< of the headers, for example "1.13"; "" in a build without UCX
+  std::string path;        ///< of libucp
+  /// Its components by UCX's own names: "self", "tcp", "ib", "cuda_cpy", ...
+  std::vector<std::string> parts;
 };
 
 Ucx read_ucx();
 
-/// What a job may miss in it, for people: "CUDA (GPU memory goes through the host)".
+/// The capabilities that a job may miss in it, as text for people: "CUDA (GPU memory goes through the host)".
 std::vector<std::string> lacks(const Ucx&);
 
 }  // namespace ouro::info

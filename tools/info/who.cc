@@ -1,4 +1,4 @@
-// Reading another process's bindings. See who.h.
+// Reads another process's symbol bindings. See who.h.
 #include "tools/info/who.h"
 
 #include <fcntl.h>
@@ -45,7 +45,7 @@ bool is_copy(const std::string& file) {
   return slash != std::string::npos && file.substr(slash + 1).starts_with("libnccl.so");
 }
 
-/// ouro's has a name that no other has; it stands among the names of the file.
+/// Whether this copy is ouro's: only ouro's contains this symbol name.
 bool is_ours(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   const std::string all((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
@@ -77,7 +77,7 @@ Result<Who> who(pid_t pid) {
         return;
       const auto at = std::find_if(mappings.begin(), mappings.end(),
                                    [&](const Mapping& x) { return target >= x.begin && target < x.end; });
-      // Until the first call a word leads back into the caller's own stubs.
+      // Until the first call the word points into the caller's own stubs (lazy binding).
       ++caller.bound_to[at == mappings.end() || at->file == m.file ? "" : at->file];
     });
     if (!caller.bound_to.empty()) w.callers.push_back(std::move(caller));

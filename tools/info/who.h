@@ -1,4 +1,5 @@
-// Which libnccl a process uses: what is mapped, and where its calls go. Used by ouro-info --who.
+// Finds which libnccl a process uses: which copies are mapped, and where its calls lead. Used by
+// ouro-info --who.
 #pragma once
 #include <sys/types.h>
 
@@ -11,25 +12,27 @@
 
 namespace ouro::info {
 
-/// A library or program that refers to names of NCCL, and the file that each of them is bound to: "" where
-/// the first call has yet to bind it.
+/// A library or program that refers to NCCL functions, and the file that each of these is bound to; "" if it
+/// is only bound at the first call.
 struct Caller {
   std::string file;
-  std::map<std::string, int> bound_to;  ///< a file, and how many names
+  std::map<std::string, int> bound_to;  ///< by file: the number of functions bound to it
 };
 
-/// What is known of a process.
+/// What was found out about a process.
 struct Who {
   pid_t pid = 0;
-  std::map<std::string, bool> copies;  ///< of libnccl that are mapped, and whether each is ouro's
+  std::map<std::string, bool> copies;  ///< mapped copies of libnccl, and whether each is ouro's
   std::vector<Caller> callers;
 };
 
-/// Reads the mappings of a process and the words through which its objects call NCCL. Errors: invalid (no
-/// such process), resource (it may not be read: it is another user's).
+/// Reads the mappings of a process and the words (entries of the global offset table) through which its
+/// objects call NCCL. Errors: invalid (no such process), resource (no permission to read it: it belongs to
+/// another user).
 Result<Who> who(pid_t pid);
 
-/// As text, with a verdict in the last line. `*ours`: whether all that is known leads to ouro's library.
+/// The findings as text, with a verdict in the last line. `*ours`: whether every known binding leads to
+/// ouro's library.
 std::string who_text(const Who&, bool* ours);
 
 }  // namespace ouro::info

@@ -1,5 +1,5 @@
-// What every measurement needs: the median, processor time, how far apart two cores are. Used by ouro-perf
-// and by the benches.
+// Helpers for every measurement: the median, processor time, the hand-off time between two cores. Used by
+// ouro-perf and by the benches.
 #pragma once
 #include <sched.h>
 #include <time.h>
@@ -15,7 +15,7 @@
 
 namespace ouro::measure {
 
-/// 0 of nothing.
+/// 0 for an empty vector.
 inline double median(std::vector<double> v) {
   if (v.empty()) return 0;
   std::sort(v.begin(), v.end());
@@ -23,7 +23,7 @@ inline double median(std::vector<double> v) {
   return v.size() % 2 != 0 ? v[half] : (v[half - 1] + v[half]) / 2;
 }
 
-/// Processor time of everything on this machine since it was booted, in steps of 10 ms; 0 where nobody tells.
+/// Processor time of everything on this machine since boot, in steps of 10 ms; 0 if it is not available.
 inline double host_cpu_seconds() {
   double user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, softirq = 0;
   std::FILE* file = std::fopen("/proc/stat", "re");
@@ -42,7 +42,8 @@ inline double cpu_seconds(clockid_t clock) {
 inline double process_cpu_seconds() { return cpu_seconds(CLOCK_PROCESS_CPUTIME_ID); }
 inline double thread_cpu_seconds() { return cpu_seconds(CLOCK_THREAD_CPUTIME_ID); }
 
-/// The calling thread. A refused pin leaves it where it is: what is measured is then rougher, not wrong.
+/// Pins the calling thread. If that is refused the thread stays where it is, which makes a measurement less
+/// precise, not wrong.
 inline void pin(int core) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -50,10 +51,12 @@ inline void pin(int core) {
   (void)::sched_setaffinity(0, sizeof set, &set);
 }
 
-/// Spins until the line holds `want`; gives up after some milliseconds, so that a lost core cannot hang it.
+/// Spins until the line holds `want`; gives up after some milliseconds, so that a lost core cannot hang
+/// the program.
 inline bool await(const std::atomic<int>& line, int want) {
   for (int spins = 0; spins < 10'000'000; ++spins) {
-    if (line.load(std::memory_order_acquire) == want) return true;  // pairs with the stores in handoff_ns
+    // Pairs with the release stores in handoff_ns.
+    if (line.load(std::memory_order_acquire) == want) return true;
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -63,7 +66,8 @@ inline bool await(const std::atomic<int>& line, int want) {
   return false;
 }
 
-/// One way of a cache line from core a to core b, ns: best of 20 batches of 100. 0 if a thread did not run.
+/// Time for a cache line to move from core a to core b, in ns: best of 20 batches of 100. 0 if a thread did
+/// not run.
 inline double handoff_ns(int a, int b) {
   constexpr int kBatches = 20, kRounds = 100;
   using Clock = std::chrono::steady_clock;
@@ -76,7 +80,8 @@ inline double handoff_ns(int a, int b) {
       pin(b);
       for (int i = 0; i < kBatches * kRounds; ++i) {
         if (!await(line.value, 2 * i + 1)) return;
-        line.value.store(2 * i + 2, std::memory_order_release);  // pairs with await in the other thread
+        // Pairs with the acquire load in await in the other thread.
+        line.value.store(2 * i + 2, std::memory_order_release);
       }
     });
     const std::jthread self([&] {
@@ -84,7 +89,8 @@ inline double handoff_ns(int a, int b) {
       for (int batch = 0; batch < kBatches; ++batch) {
         const Clock::time_point begin = Clock::now();
         for (int i = batch * kRounds; i < (batch + 1) * kRounds; ++i) {
-          line.value.store(2 * i + 1, std::memory_order_release);  // pairs with await in the peer
+          // Pairs with the acquire load in await in the peer.
+          line.value.store(2 * i + 1, std::memory_order_release);
           if (!await(line.value, 2 * i + 2)) return;
         }
         const double ns =

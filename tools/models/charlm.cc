@@ -68,7 +68,7 @@ struct Norm {
   }
 };
 
-/// Causal attention; row t of q, k, v is a third each of qkv, head by head.
+/// Causal attention. Row t of q, k and v is a third each of row t of qkv, split by heads.
 struct Attention {
   std::array<Rows<L>, H> share;
 
@@ -114,12 +114,13 @@ struct Attention {
   }
 };
 
-double normal_part(double z) { return 0.5 * (1 + std::erf(z / std::numbers::sqrt2)); }  // of gelu(z) = z * it
+// gelu(z) = z * normal_part(z).
+double normal_part(double z) { return 0.5 * (1 + std::erf(z / std::numbers::sqrt2)); }
 double gelu_slope(double z) {
   return normal_part(z) + z * std::exp(-z * z / 2) / std::sqrt(2 * std::numbers::pi);
 }
 
-/// One sequence; `share`: 1 / tokens of the batch.
+/// Processes one sequence. `share`: 1 / number of tokens in the batch.
 double sequence(Values p, std::span<const int> text, double share, Gradients g) {
   const auto token = [&](std::size_t t) { return static_cast<std::size_t>(text[t]); };
   Rows<D> x0, n1, heads, proj, x1, n2, f1, act, f2, x2;

@@ -35,8 +35,8 @@ class CharLm {
     return {kF2Bias, kF2,      kF1Bias, kF1,    kNorm2,     kNorm2Bias, kProjBias,
             kProj,   kQkvBias, kQkv,    kNorm1, kNorm1Bias, kPos,       kEmb};
   }
-  /// Mean loss over all tokens; its gradients are added. `text`: kLength + 1 tokens a sequence, the first
-  /// kLength of which are inputs and the last kLength targets.
+  /// Returns the mean loss over all tokens and adds its gradients. `text`: kLength + 1 tokens for each
+  /// sequence; the first kLength are inputs and the last kLength are targets.
   static double train(Values, std::span<const int> text, Gradients);
 };
 

@@ -11,7 +11,8 @@ constexpr double kEps = 1e-5;
 using Array = std::vector<double>;
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-/// 3x3 taps of an image of kSide: calls f(output, input, tap) for each pair that the border lets through.
+/// The 3x3 taps of an image of side kSide: calls f(output, input, tap) for each pair that is inside
+/// the border.
 template <class F>
 void taps(int stride, F&& f) {
   constexpr int side = ConvNet::kSide;
@@ -39,11 +40,11 @@ std::vector<Tensor> ConvNet::tensors() const {
           {"fc.bias", {kClasses}}};
 }
 
-/// Activations of a batch: sample, channel, pixel.
+/// Activations of a batch, in the order sample, channel, pixel.
 struct ConvNet::Pass {
   int batch = 0;
   std::span<const double> images;
-  Array mean{}, variance{};  // of the norm: the batch's, or given
+  Array mean{}, variance{};  // of the batch norm: the batch's own, or given
   bool batch_statistics = true;
   Array conv1{}, normal{}, hidden1{}, hidden2{}, out{};  // normal: before weight and bias; hidden: after ReLU
 };
@@ -100,7 +101,8 @@ void ConvNet::forward(Values p, Pass& a) const {
 
 namespace {
 
-/// Loss of one sample; its outputs become d(loss)/d(output), not yet divided by the batch.
+/// Returns the loss of one sample; replaces its outputs by d(loss)/d(output), not yet divided by the
+/// batch size.
 double cross_entropy(std::span<double> out, int label) {
   const double top = *std::max_element(out.begin(), out.end()), own = out[at(label)] - top;
   double sum = 0;

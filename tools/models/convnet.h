@@ -22,7 +22,8 @@ class ConvNet {
     return {kBias3, kLinear, kConv2, kBias2, kNormWeight, kNormBias, kConv1, kBias1};
   }
 
-  /// Means and variances of the norm, of channels1 elements each; they move by a tenth a training step.
+  /// Running means and variances of the batch norm, channels1 elements each; each training step moves them by
+  /// a tenth towards the batch's.
   struct Running {
     std::vector<double> mean, variance;
   };
@@ -31,11 +32,11 @@ class ConvNet {
             std::vector<double>(static_cast<std::size_t>(c1_), 1)};
   }
 
-  /// Mean loss of the batch; its gradients are added. `images`: kPixels a sample.
+  /// Returns the mean loss of the batch and adds its gradients. `images`: kPixels per sample.
   double train(Values, std::span<const double> images, std::span<const int> labels, Running&,
                Gradients) const;
   struct Score {
-    double loss = 0;  ///< mean
+    double loss = 0;  ///< mean over the batch
     int correct = 0;
   };
   Score evaluate(Values, std::span<const double> images, std::span<const int> labels, const Running&) const;

@@ -13,7 +13,7 @@ namespace ouro::models {
 
 struct Digits {
   static constexpr std::uint32_t kRows = 1797;
-  static constexpr std::uint32_t kTrainRows = 1437;  ///< rows 0..1436; the rest is for testing
+  static constexpr std::uint32_t kTrainRows = 1437;  ///< rows 0..1436; the others are for testing
   static constexpr std::uint32_t kTestRows = kRows - kTrainRows;
   static constexpr int kPixels = 64;
   static constexpr int kClasses = 10;
@@ -27,7 +27,7 @@ struct Digits {
 };
 
 /// 0..n-1, shuffled by the linear congruential generator s <- (1103515245 s + 12345) mod 2^31 (Fisher-Yates,
-/// from the last entry down). A closed form, so that every language and platform makes the same order.
+/// from the last entry down). A closed form, so that every language and platform obtains the same order.
 std::vector<std::uint32_t> lcg_permutation(std::uint32_t n, std::uint32_t seed);
 
 /// Rows of 65 integers separated by commas: 64 pixels 0..16, then the label. Row j of the result is row
@@ -35,11 +35,11 @@ std::vector<std::uint32_t> lcg_permutation(std::uint32_t n, std::uint32_t seed);
 /// row, column (both from 1) and what was found.
 Result<Digits> parse_digits(std::string_view text, std::string_view source);
 
-/// Where a data file lies: in OURO_DATA_DIR if that is set, else in <program>/../share/ouro/data, else in the
-/// source tree that the program was built from. Errors: invalid, with all places searched.
+/// The path of a data file: in OURO_DATA_DIR if that is set, else in <program>/../share/ouro/data, else in
+/// the source tree that the program was built from. Errors: invalid, listing all places searched.
 Result<std::filesystem::path> find_data_file(std::string_view name);
 
-/// find_data_file("digits.csv"), read and parsed.
+/// Finds, reads and parses "digits.csv".
 Result<Digits> load_digits();
 
 }  // namespace ouro::models

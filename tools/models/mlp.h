@@ -19,14 +19,14 @@ struct Mlp {
   static constexpr std::size_t kParameters = kB2 + kOut;
 };
 
-/// v / sqrt(fan in) for matrices and 0.05 v for vectors, v = sin(0.7 i + pid + 1), computed in double: the
-/// same on every rank without communication.
+/// v / sqrt(fan in) for matrices and 0.05 v for vectors, v = sin(0.7 i + pid + 1), where pid is the number of
+/// the parameter; computed in double: the same on every rank without communication.
 template <class T>
 std::vector<T> mlp_initial_parameters();
 
 /// Adds the sum (not the mean) over `rows` of the loss gradients to `gradient`; returns the sum of the
-/// losses. Sums are kept in double whatever T is, so that cutting a batch among ranks costs one rounding a
-/// rank.
+/// losses. Sums are kept in double whatever T is, so that splitting a batch among ranks costs only one
+/// rounding per rank.
 template <class T>
 double mlp_add_gradients(const Digits&, std::span<const std::uint32_t> rows, std::span<const T> parameters,
                          std::span<double> gradient);

@@ -104,7 +104,8 @@ class Transformer : public Network {
   std::uint32_t samples() const override {
     return static_cast<std::uint32_t>(text_.size() - CharLm::kLength - 1);
   }
-  /// Sample s is the sequence from byte 37 s mod samples on, so that neighbours in number share no text.
+  /// Sample s is the sequence that starts at byte (37 s mod samples), so that samples with neighbouring
+  /// numbers share no text.
   double train(Values p, std::span<const std::uint32_t> samples, Gradients g) override {
     std::vector<int> tokens;
     for (const std::uint32_t s : samples) {

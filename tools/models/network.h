@@ -1,4 +1,4 @@
-// A small network with its data set behind one interface: the perceptron or the convolutional network on
+// A small network and its data set behind one interface: the perceptron or the convolutional network on
 // digits, the transformer on text. Used by ouro-train and by tests of the trainers.
 #pragma once
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace ouro::models {
 
-/// Arithmetic is in double. Not thread-safe; ranks have one each, with equal data.
+/// Arithmetic is in double. Not thread-safe; each rank has its own network, with the same data.
 class Network {
  public:
-  /// What moves while training and is no parameter: running means and variances.
+  /// State that training changes but that is not a parameter: running means and variances.
   struct Statistic {
     std::string name;
     std::span<double> values;
@@ -31,20 +31,21 @@ class Network {
   /// The order in which the backward pass finishes gradients, as indices of `tensors`.
   virtual std::vector<int> ready_order() const = 0;
   virtual std::vector<Statistic> statistics() { return {}; }
-  virtual std::uint32_t samples() const = 0;  ///< to train on, numbered from 0
-  /// Mean loss of the samples, one at least; its gradients are added. Statistics move by one step.
+  virtual std::uint32_t samples() const = 0;  ///< number of training samples, numbered from 0
+  /// Returns the mean loss of the samples (at least one) and adds its gradients. Statistics advance by
+  /// one step.
   virtual double train(Values, std::span<const std::uint32_t> samples, Gradients) = 0;
-  /// Of test rows part, part + parts, ...; rows is 0 where there are none to test on.
+  /// Tests rows part, part + parts, ... of the test set; Score::rows is 0 if the data set has no test rows.
   virtual Score test(Values, std::uint32_t part, std::uint32_t parts) const = 0;
 };
 
 enum class NetworkKind : std::uint8_t {
   mlp,  ///< digits: 64-32-10, tanh
   cnn,  ///< digits: two convolutions of 8 and 16 channels
-  text  ///< characters of a licence: one transformer block; nothing to test on
+  text  ///< characters of a licence: one transformer block; no test rows
 };
 
-/// Errors: those of the data file (digits.h); invalid (a text that is too short).
+/// Errors: those of the data file (digits.h); invalid (the text is too short).
 Result<std::unique_ptr<Network>> make_network(NetworkKind);
 
 }  // namespace ouro::models

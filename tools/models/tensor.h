@@ -1,5 +1,5 @@
-// Names, shapes and initial values of a small network's parameters, which stand in one list.
-// Used by the networks of this folder and by whoever trains them.
+// Names, shapes and initial values of a small network's parameters, which form one list. Used by the networks
+// of this folder and by the code that trains them.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -20,12 +20,13 @@ struct Tensor {
   }
 };
 
-/// One pointer a tensor, in the order of the network's list: parameters, or gradients, wherever they are.
+/// One pointer for each tensor, in the order of the network's list: to parameters, or to gradients, wherever
+/// these are stored.
 using Values = std::span<const double* const>;
 using Gradients = std::span<double* const>;
 
 /// With v = sin(0.7 i + index + 1): norms 0.1 v (+ 1 for weights), other vectors 0.05 v, matrices v /
-/// sqrt(fan in). A closed form, the same everywhere.
+/// sqrt(fan in). A closed form that gives the same values everywhere.
 inline std::vector<double> initial_values(const Tensor& t, std::size_t index) {
   const auto has = [&](const char* part) { return t.name.find(part) != std::string::npos; };
   std::vector<double> values(t.count());

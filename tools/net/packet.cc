@@ -1,4 +1,4 @@
-// Reads IPv4, IPv6, TCP and UDP headers as far as faults need them. Used through packet.h.
+// Parses IPv4, IPv6, TCP and UDP headers as far as faults need them. Used through packet.h.
 #include "tools/net/packet.h"
 
 #include <algorithm>
@@ -20,10 +20,10 @@ Packet parse(const std::uint8_t* f, std::size_t n) {
   Packet p;
   const auto be16 = [&](std::size_t at) { return static_cast<std::size_t>(f[at] << 8 | f[at + 1]); };
   if (n < kEthernet + kIpv4) return p;
-  std::size_t header = 0;  // of the protocol above IP
+  std::size_t header = 0;  // number of the protocol above IP
   std::uint8_t protocol = 0;
   if (be16(12) == 0x0800) {
-    const bool fragment = (be16(20) & 0x3fff) != 0;  // left alone
+    const bool fragment = (be16(20) & 0x3fff) != 0;  // fragments are left alone
     p.ip4 = true;
     p.ip_length = be16(16);
     header = kEthernet + static_cast<std::size_t>(f[14] & 15) * 4;
@@ -56,7 +56,7 @@ void flip_bit(std::vector<std::uint8_t>& f, const Packet& p, const Dice& dice, b
   const std::uint32_t before = load(word);
   f[at] = static_cast<std::uint8_t>(f[at] ^ (1u << (dice.bits(Draw::bit) & 7)));
   const std::uint32_t old = load(p.checksum);
-  if (!fixup || (p.udp && old == 0)) return;  // a UDP checksum of 0 means none
+  if (!fixup || (p.udp && old == 0)) return;  // a UDP checksum of 0 means that there is none
   std::uint32_t sum =
       ~folded((~old & 0xffff) + (~before & 0xffff) + load(word)) & 0xffff;  // RFC 1624, equation 3
   if (p.udp && sum == 0) sum = 0xffff;

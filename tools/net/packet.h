@@ -1,4 +1,4 @@
-// Frames as the emulator sees them: what they carry, and one flipped bit of it. Used by tapnet.cc.
+// Frames as the emulator sees them: parses what they carry and flips one of their bits. Used by tapnet.cc.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +8,9 @@ namespace ouro::net {
 
 enum class Draw : std::uint64_t { loss, corrupt, byte, bit, reorder, dup, jitter };
 
-/// Counter based: a decision is a function of seed, link, packet number and kind. It depends neither on
-/// timing nor on the traffic of other links, so the same seed gives the n-th packet of a link the same fate.
+/// Counter-based random numbers: a decision is a function of seed, link, packet number and kind. It depends
+/// neither on timing nor on the traffic of other links, so with the same seed the n-th packet of a link
+/// always has the same fate.
 class Dice {
  public:
   Dice(std::uint64_t seed, std::uint64_t from, std::uint64_t to, std::uint64_t number)
@@ -34,15 +35,16 @@ struct Packet {
   std::size_t checksum = 0;  ///< of TCP or UDP
   std::size_t payload = 0, end = 0;
   bool echo6 = false, ip4 = false, udp = false;
-  /// Housekeeping (ARP, neighbour discovery, MLD) takes no part in random faults: its timing differs from run
-  /// to run and would shift the decisions.
+  /// Housekeeping packets (ARP, neighbour discovery, MLD) are exempt from random faults: their timing differs
+  /// from run to run and would shift the decisions.
   bool is_subject() const { return ip4 || checksum != 0 || echo6; }
   bool has_payload() const { return checksum != 0 && payload < end; }
 };
 
 Packet parse(const std::uint8_t* frame, std::size_t bytes);
 
-/// Flips one bit of the payload. With `fixup` the checksum is repaired, so that the application sees it.
+/// Flips one bit of the payload. With `fixup` the checksum is corrected, so that the flipped bit reaches
+/// the application.
 void flip_bit(std::vector<std::uint8_t>& frame, const Packet& packet, const Dice& dice, bool fixup);
 
 }  // namespace ouro::net

@@ -1,5 +1,5 @@
 // tapnet: a network emulator in user space. Joins TAP interfaces, one in each network namespace, into a
-// switch, and applies delay, loss, corruption and so on per directed link. Used by tools/netlab where the
+// switch, and applies delay, loss, corruption and so on for each directed link. Used by tools/netlab if the
 // kernel has no netem.
 #include <fcntl.h>
 #include <linux/if.h>
@@ -34,9 +34,9 @@ namespace ouro::net {
 namespace {
 
 constexpr std::size_t kMaxFrame = 65536;
-constexpr std::size_t kMaxQueued = std::size_t{1}
-                                   << 18;  // frames in flight over all links; the next is dropped
-constexpr int kBurst = 64;                 // frames read from one port before the others get a turn
+constexpr std::size_t kMaxQueued =
+    std::size_t{1} << 18;   // limit on frames in flight over all links; further frames are dropped
+constexpr int kBurst = 64;  // frames read from one port before the others get their turn
 
 std::int64_t now_ns() {
   timespec t{};
@@ -51,12 +51,12 @@ std::int64_t now_ns() {
 
 struct Fault {
   double delay = 0;   // ms
-  double jitter = 0;  // ms, uniform in +-jitter; reorders, since frames draw it independently
+  double jitter = 0;  // ms, uniform in +-jitter; reorders, because each frame draws its own
   double loss = 0;    // probabilities, of IP packets only (see Packet::is_subject)
   double dup = 0;
-  double reorder = 0;  // this share skips the delay
-  double corrupt = 0;  // flips one bit of the TCP or UDP payload
-  double fixup = 0;    // 1: repair the checksum after the flip, so that the application sees it
+  double reorder = 0;  // share of packets that skip the delay
+  double corrupt = 0;  // probability of flipping one bit of the TCP or UDP payload
+  double fixup = 0;    // 1: correct the checksum after the flip, so that it reaches the application
   double rate = 0;     // Mbit/s, 0 = unlimited
   double queue = 200;  // ms of backlog at `rate` before tail drop
   double maxlen = 0;   // drop IP packets longer than this silently; 0 = off
@@ -66,7 +66,7 @@ struct Fault {
 struct Key {
   std::string_view name;
   double Fault::*field;
-  double most;  // from 0
+  double most;  // values are from 0 to this
   bool whole = false;
 };
 constexpr double kHour = 3'600'000;  // ms
@@ -85,7 +85,7 @@ bool read(std::string_view text, Number& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-/// "loss=0.1". False, and nothing changed, if that is no key or no value that it takes.
+/// Parses "loss=0.1". Returns false and changes nothing if the key is unknown or the value is not allowed.
 bool assign(Fault& fault, std::string_view text) {
   const std::size_t equals = text.find('=');
   double value = 0;
@@ -101,7 +101,7 @@ bool assign(Fault& fault, std::string_view text) {
 
 struct Link {
   Fault fault;
-  std::uint64_t index = 0;   // packets that were subject to a decision
+  std::uint64_t index = 0;   // number of packets that were subject to a decision so far
   std::int64_t free_at = 0;  // when the rate limiter can start the next frame
   std::uint64_t frames = 0, lost = 0, cut = 0, toolong = 0, overflow = 0;
   std::uint64_t dup = 0, reordered = 0, corrupted = 0;
@@ -114,7 +114,7 @@ struct Port {
 
 struct Frame {
   std::int64_t due;
-  std::uint64_t order;  // ties leave in the order of arrival
+  std::uint64_t order;  // frames with equal times leave in the order of arrival
   int to;
   std::vector<std::uint8_t> data;
 };
@@ -155,7 +155,7 @@ class Switch {
       if (fds[1].revents && !read_commands(input)) input = -1;
       for (std::size_t i = 0; i < ports_.size(); ++i) {
         if (fds[i + 2].revents & POLLIN) receive(int(i));
-        if (fds[i + 2].revents & (POLLERR | POLLNVAL)) ports_[i].fd = -1;  // namespace is gone
+        if (fds[i + 2].revents & (POLLERR | POLLNVAL)) ports_[i].fd = -1;  // the namespace is gone
       }
       send_due();
     }
@@ -223,7 +223,7 @@ class Switch {
     std::int64_t now = now_ns();
     while (!queue_.empty() && queue_.top().due <= now) {
       const Frame& f = queue_.top();
-      // A failed write is an interface that is down: the frame is lost, as on a wire.
+      // A failed write means that the interface is down: the frame is lost, as on a wire.
       if (ports_[std::size_t(f.to)].fd >= 0)
         (void)!::write(ports_[std::size_t(f.to)].fd, f.data.data(), f.data.size());
       queue_.pop();
@@ -257,7 +257,7 @@ class Switch {
     };
     std::vector<std::string> changes;
     for (Fault scratch; in >> word; changes.push_back(word))
-      if (!assign(scratch, word)) return false;  // nothing is applied unless all of it is valid
+      if (!assign(scratch, word)) return false;  // nothing is applied unless all words are valid
     bool matched = false;
     for (std::size_t i = 0; i < ports_.size(); ++i)
       for (std::size_t j = 0; j < ports_.size(); ++j)

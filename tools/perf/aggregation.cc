@@ -1,4 +1,4 @@
-// A model of some layers, its average over the sites, and what must come out. See aggregation.h.
+// A model of several layers, its average over the sites, and the expected result. See aggregation.h.
 #include "tools/perf/aggregation.h"
 
 #include <fmt/format.h>
@@ -16,8 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Bytes from the beginning of a layer to that of the next: its guard between them, on a cache line of its
-/// own.
+/// Bytes from the start of one layer to that of the next. The guard between them is a cache line of its own.
 std::size_t stride(std::size_t bytes) { return (bytes + kGuard - 1) / kGuard * kGuard + kGuard; }
 
 }  // namespace
@@ -63,7 +62,8 @@ std::span<const train::Param> AggregationBench::cut(std::size_t size, DType t) {
   return params_;
 }
 
-/// The senders of a shard have the inputs of an all-reduce over the sites. Whoever must not be heard has NaN.
+/// The senders of a shard get the inputs of an all-reduce over the sites. Ranks whose values must not be used
+/// get NaN.
 Result<std::size_t> AggregationBench::check_once(const std::function<Status()>& average) {
   const train::ParallelLayout& l = groups_.layout;
   constexpr OpKind kMean = OpKind::avg;
@@ -128,8 +128,8 @@ Result<Half> AggregationBench::half(std::size_t bytes, const std::function<Statu
   const auto seconds = time_block(average, mine.samples);
   if (!seconds) return seconds.status();
   mine.seconds = *seconds;
-  OURO_TRY(check(options_->check > 0 ? 1 : 0));  // still right after many calls?
-  // Across sites it is an all-reduce of the senders.
+  OURO_TRY(check(options_->check > 0 ? 1 : 0));  // checks that results are still right after many calls
+  // Across sites, the aggregation is an all-reduce of the senders.
   return half_of_all(*options_, *world_, Kind::all_reduce, bytes, sites(), mine);
 }
 

@@ -17,18 +17,19 @@ namespace ouro::perf {
 
 class AggregationBench {
  public:
-  /// Room for sizes up to -e. The context outlives the bench. Errors: invalid (sites, replicas and ranks that
-  /// do not fit together).
+  /// Allocates for sizes up to -e. The context must outlive the bench. Errors: invalid (the numbers of sites,
+  /// replicas and ranks do not fit together).
   static Result<AggregationBench> make(const Options&, Context&);
 
-  /// Collective over the world. `size`: bytes of the parameters of one rank. First side: a plan that is made
-  /// once and run; second: `aggregate`, which plans in each call. busbw: algbw * 2(F-1)/F for F sites.
+  /// Collective over the world. `size`: bytes of one rank's parameters. First side of the row: a plan that is
+  /// made once and run repeatedly; second side: `aggregate`, which plans in each call. busbw: algbw *
+  /// 2(F-1)/F for F sites.
   Result<Row> row(std::size_t size, DType, train::Strategy, int streams);
 
-  /// Makes the model of a row, of so many bytes: the parameters that `average` is about.
+  /// Makes the model of a row with `size` bytes: the parameters that are averaged.
   std::span<const train::Param> cut(std::size_t size, DType);
-  /// Fills it, averages and counts the elements on this rank that are not the mean of the senders, and bytes
-  /// beside the layers that were written.
+  /// Fills the model, calls `average` and counts the elements on this rank that are not the mean of the
+  /// senders, and the bytes outside the layers that were overwritten.
   Result<std::size_t> check_once(const std::function<Status()>& average);
   train::LayoutGroups& groups() { return groups_; }
 
@@ -46,7 +47,7 @@ class AggregationBench {
   train::LayoutGroups groups_;
   Buffer memory_;
   DType dtype_ = DType::f32;
-  std::vector<train::Param> params_;  ///< apart from each other by guards
+  std::vector<train::Param> params_;  ///< separated by guards
   std::uint64_t seed_ = 1;
 };
 

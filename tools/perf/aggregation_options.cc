@@ -1,4 +1,4 @@
-// The grammar of the aggregation's flags, and what follows from them. See aggregation_options.h.
+// The grammar of the aggregation's flags, and the values derived from them. See aggregation_options.h.
 #include "tools/perf/aggregation_options.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ constexpr train::Strategy kStrategies[] = {
 constexpr train::FederatedGroups kGroups[] = {train::FederatedGroups::senders,
                                               train::FederatedGroups::all_replicas};
 
-/// "4,2": numbers from 1 to `most`.
+/// Parses "4,2": numbers from 1 to `most`.
 Result<std::vector<int>> parse_list(const char* flag, std::string_view text, int most) {
   const std::string_view all = text;
   std::vector<int> list;

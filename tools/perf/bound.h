@@ -1,5 +1,4 @@
-// A rank's place on the machine while it measures (--bind).
-// Used by the rank program and by the tuner.
+// The cores that a rank is bound to while it measures (--bind). Used by the rank program and by the tuner.
 #pragma once
 #include <fmt/format.h>
 
@@ -10,7 +9,8 @@
 
 namespace ouro::perf {
 
-/// The calling thread has its place while this lives, and where it could run before, afterwards.
+/// Binds the calling thread to its place while an object lives, and then restores the place that it
+/// had before.
 class Bound {
  public:
   Bound(rt::Bind policy, int local_rank, int local_size) {
@@ -22,12 +22,13 @@ class Bound {
   ~Bound() {
     if (place_.cpus.empty()) return;
     if (const Status s = rt::bind_this_thread(before_); !s)
-      tools::complain("ouro-perf: {}\n", s.message());  // a probe after the run is then rougher
+      // Not fatal: only a probe after the run is less precise.
+      tools::complain("ouro-perf: {}\n", s.message());
   }
   Bound(const Bound&) = delete;
   Bound& operator=(const Bound&) = delete;
   const Status& status() const { return status_; }
-  /// ", bound to 0-3", or nothing.
+  /// ", bound to 0-3"; "" if the thread is not bound.
   std::string text() const {
     if (place_.cpus.empty()) return "";
     return fmt::format(", bound to {}{}", rt::to_text(place_.cpus), place_.shared ? " with others" : "");

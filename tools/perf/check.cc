@@ -26,7 +26,7 @@ Result<std::size_t> check_call(Group& group, const Call& c, OpKind op, bool in_p
   const auto* there = static_cast<const std::byte*>(c.in);
   const bool input_apart = there < region || there >= region + c.shape.bytes;
 
-  // On a device both are made and looked at in the host's memory.
+  // For a device, the input is prepared and the result examined in the host's memory.
   std::vector<std::byte> copy_of_in(mover.on_device() ? in_bytes : 0),
       copy_of_region(mover.on_device() ? c.shape.bytes + kGuard : 0);
   OURO_TRY(mover.set(region, kGarbage, c.shape.bytes + kGuard));
@@ -52,7 +52,7 @@ Result<std::size_t> check_call(Group& group, const Call& c, OpKind op, bool in_p
   }
   const bool written = !segments.empty();
   if (!in_place || input_apart || !written)
-    wrong += mine.wrong(in, c.shape.in, 0);  // inputs stay as they were
+    wrong += mine.wrong(in, c.shape.in, 0);  // inputs must stay unchanged
   if (!written && input_apart) wrong += count_not(seen, c.shape.out * width, kGarbage) / width;
   wrong += count_not(seen + c.shape.bytes, kGuard, kGarbage);
   return wrong;

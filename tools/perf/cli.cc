@@ -1,4 +1,4 @@
-// The command line of ouro-perf: flags as in nccl-tests, plus a few of its own. The only file here that knows
+// The command line of ouro-perf: flags as in nccl-tests, plus some of its own. The only file here that knows
 // CLI11. Used by main.cc and the tests.
 #include <fmt/format.h>
 
@@ -37,10 +37,11 @@ std::string kind_names() {
   return s;
 }
 
-/// Flags of nccl-tests about GPUs, as given.
+/// Flags of nccl-tests that concern GPUs, as given.
 struct GpuFlags {
   int gpus = 1, graph = 0, cpu_time = 0, null_stream = 0, cta_policy = 0, device_impl = 0, device_ctas = 16;
-  /// What means nothing here is accepted at its neutral value only; the others need --device cuda.
+  /// Flags that have no meaning here are accepted only with their neutral value; the others need
+  /// --device cuda.
   Status check(bool device) const {
     if (cta_policy != 0)
       return invalid("-x chooses thread blocks, which ouro does itself; leave it out or give 0");
@@ -58,7 +59,7 @@ struct GpuFlags {
   }
 };
 
-constexpr const char* kAggregation = "aggregation";  // averages over sites, no collective
+constexpr const char* kAggregation = "aggregation";  // times averages over sites, not a collective
 
 bool goes_with_tune(std::string_view option) {
   static constexpr std::string_view kThese[] = {"--tune",    "collective",     "--nthreads", "--ranks",
@@ -72,7 +73,8 @@ int usage_error(const std::string& text) {
   return 2;
 }
 
-/// The options as CLI11 fills them, and what becomes of them. Order: as the methods below are called.
+/// The options as CLI11 fills them, and their conversion. The methods below are in the order in which they
+/// are called.
 class CommandLine {
  public:
   explicit CommandLine(std::optional<Kind> named) : named_(named) {
@@ -93,7 +95,7 @@ class CommandLine {
   }
   CLI::App& app() { return app_; }
 
-  /// What was parsed, checked. Errors: invalid, naming the option.
+  /// The parsed options, checked. Errors: invalid, naming the option.
   Result<Options> take(int argc, const char* const* argv) {
     kind_ = named_ ? named_ : parse_kind(collective_);
     aggregation_ = !named_ && collective_ == kAggregation && o_.tune_file.empty();
@@ -117,7 +119,7 @@ class CommandLine {
   }
 
  private:
-  /// 0 or 1, as nccl-tests has its switches.
+  /// Adds an option that takes 0 or 1, as the switches of nccl-tests do.
   CLI::Option* zero_or_one(const char* names, bool& to, const char* about) {
     return app_
         .add_option_function<int>(
@@ -276,7 +278,7 @@ class CommandLine {
     o_.step_factor = factor_;
     return {};
   }
-  /// Cores, and the memory of host or GPU.
+  /// Sets the binding to cores, and whether buffers are on the host or on GPUs.
   Status choose_place() {
     const auto place = rt::chosen_bind(bind_);
     if (!place) return place.status();
@@ -300,13 +302,13 @@ class CommandLine {
     auto dtypes = parse_dtypes(dtype_);
     if (!dtypes) return dtypes.status();
     o_.dtypes = std::move(*dtypes);
-    if (aggregation_ && o_.dtypes.size() > 1)  // all: every one that can be averaged
+    if (aggregation_ && o_.dtypes.size() > 1)  // all: every type that can be averaged
       std::erase_if(o_.dtypes, [](DType t) { return !averages(t); });
     auto ops = parse_ops(op_);
     if (!ops) return ops.status();
     if (info(o_.kind).reduces)
       o_.ops = std::move(*ops);
-    else if (op_flag_->count() > 0 && op_ != "sum" && op_ != "all")  // all: every one that there is
+    else if (op_flag_->count() > 0 && op_ != "sum" && op_ != "all")  // all: every operation that exists
       return invalid(fmt::format("-o {}: {} does not reduce", op_, info(o_.kind).name));
     return {};
   }
@@ -337,7 +339,7 @@ class CommandLine {
     return {};
   }
 
-  const std::optional<Kind> named_;  ///< by the program's name
+  const std::optional<Kind> named_;  ///< chosen by the program's name
   CLI::App app_{"ouro-perf: times and checks collectives; flags and table as in nccl-tests.", "ouro-perf"};
   Options o_;
   GpuFlags gpu_;

@@ -1,5 +1,5 @@
-// What ouro-perf can time: the collectives, their names, shapes and bandwidth factors.
-// Used by every file of ouro-perf and by its tests.
+// What ouro-perf can time: the collectives with their names, shapes and bandwidth factors. Used by every file
+// of ouro-perf and by its tests.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -25,7 +25,7 @@ enum class Kind {
 struct KindInfo {
   Kind kind;
   const char* name;     ///< first argument of ouro-perf
-  const char* program;  ///< the same by argv[0]
+  const char* program;  ///< name of the installed program that times only this collective
   Collective collective;
   bool reduces;
   bool rooted;
@@ -33,23 +33,24 @@ struct KindInfo {
 
 std::span<const KindInfo> all_kinds();
 const KindInfo& info(Kind);
-/// By name, by program name (a path is allowed), or by "all_to_all".
+/// Parses a name, a program name (a path is allowed), or "all_to_all".
 std::optional<Kind> parse_kind(std::string_view);
 
-/// Elements on each side of one call. A row of `size` bytes follows nccl-tests: size is the larger buffer.
+/// Number of elements on each side of one call. As in nccl-tests, the `size` of a row is the size of the
+/// larger buffer.
 struct Layout {
-  std::size_t count = 0;  ///< what the table prints: elements of the smaller buffer
+  std::size_t count = 0;  ///< as printed in the table: elements of the smaller buffer
   std::size_t in = 0;
   std::size_t out = 0;
   std::size_t bytes = 0;  ///< of the larger buffer
 };
 Layout layout(Kind, std::size_t size, std::size_t element_bytes, int ranks);
 
-/// busbw / algbw: the share of the data that has to cross a link in the best algorithm.
+/// busbw / algbw: the share of the data that must cross a link in the best algorithm.
 double bus_factor(Kind, int ranks);
 
-/// Least bytes that must cross memory for one call over `ranks` ranks, `bytes` of Layout: every input is read
-/// once and every output written once.
+/// The minimum memory traffic of one call over `ranks` ranks, with `bytes` of Layout: every input is read
+/// once and every output is written once.
 double least_memory_bytes(Kind, double bytes, int ranks);
 
 }  // namespace ouro::perf

@@ -17,12 +17,12 @@ std::string ratio(const std::optional<double>& base, const Half* now) {
   return base && *base > 0 && now != nullptr && now->us > 0 ? fmt::format("{:.2f}", *base / now->us) : "N/A";
 }
 
-/// `time` on the host, `cpu_time` where nccl-tests was asked for it.
+/// `time`; `cpu_time` in files of nccl-tests runs that were asked for it.
 double time_of(const nlohmann::json& half) {
   return half.contains("time") ? half.at("time").get<double>() : half.at("cpu_time").get<double>();
 }
 
-/// "AllReduce", as nccl-tests writes it, and "all_reduce" are one.
+/// Normalises the name, so that "AllReduce", as nccl-tests writes it, and "all_reduce" compare equal.
 std::string plain(std::string_view collective) {
   std::string letters;
   for (const char c : collective)

@@ -1,5 +1,5 @@
-// Sets a run beside an earlier one, read from its JSON file.
-// Used by rank 0 of the rank program and by the tests.
+// Compares a run with an earlier one that is read from its JSON file. Used by rank 0 of the rank program and
+// by the tests.
 #pragma once
 #include <map>
 #include <optional>
@@ -15,13 +15,13 @@ namespace ouro::perf {
 
 class Baseline {
  public:
-  /// A file written by -J, by ouro-perf or by nccl-tests.
+  /// Reads a file written with -J by ouro-perf or nccl-tests.
   static Result<Baseline> read(const std::string& path);
   static Result<Baseline> parse(const std::string& text, const std::string& origin);
-  /// `invalid` if the file says that it is of another collective.
+  /// Fails with `invalid` if the file says that it is for another collective.
   Status check(std::string_view collective) const;
-  /// Table of ratios, base time / time now, of the rows that both runs have; says how many have no partner,
-  /// and if the file is of groups of another size.
+  /// A table of the ratios base time / time now for the rows that both runs have. The text also says how many
+  /// rows have no counterpart, and whether the file is for groups of another size.
   std::string compare(std::span<const Row>, int group_size) const;
 
  private:
@@ -30,8 +30,8 @@ class Baseline {
     double out_of_place = 0;
     std::optional<double> in_place;
   };
-  std::string origin_, start_time_, collective_;  ///< empty: the file does not say
-  int group_size_ = 0;                            ///< 0: likewise
+  std::string origin_, start_time_, collective_;  ///< empty: not stated in the file
+  int group_size_ = 0;                            ///< 0: not stated in the file
   std::map<Key, Times> rows_;
 };
 

@@ -25,7 +25,7 @@ struct FloatFormat {
   int mantissa;
   int bias;
   int max_exponent;        ///< of finite numbers
-  std::uint32_t infinity;  ///< pattern beyond the largest number (NaN where there is no infinity)
+  std::uint32_t infinity;  ///< bit pattern after that of the largest number (NaN if the type has no infinity)
   int sign_bit;
 };
 
@@ -46,7 +46,7 @@ std::uint32_t narrow(double x, const FloatFormat& f) {
   const std::uint32_t sign = std::signbit(x) ? 1u << f.sign_bit : 0;
   const double a = std::fabs(x);
   if (a == 0) return sign;
-  int e = std::max(std::ilogb(a), 1 - f.bias);  // below the smallest normal number the spacing stays
+  int e = std::max(std::ilogb(a), 1 - f.bias);  // below the smallest normal number the spacing is constant
   double steps = std::nearbyint(std::ldexp(a, f.mantissa - e));  // round to nearest, ties to even
   if (steps >= std::ldexp(1.0, f.mantissa + 1)) {
     steps /= 2;
@@ -62,7 +62,7 @@ std::uint32_t narrow(double x, const FloatFormat& f) {
 
 bool is_signed(DType t) { return t == DType::i8 || t == DType::i16 || t == DType::i32 || t == DType::i64; }
 
-/// Keeps the low bits and, for signed types, the sign: what an element of the type can hold.
+/// Keeps what an element of the type can hold: the low bits and, for signed types, the sign.
 std::int64_t wrap(DType t, std::uint64_t v) {
   if (t == DType::boolean) return v != 0;
   const int unused = 64 - 8 * static_cast<int>(size_of(t));
@@ -111,7 +111,7 @@ Value reduce_integers(DType t, OpKind op, std::span<const Value> in) {
   const bool logical = op == OpKind::land || op == OpKind::lor || op == OpKind::lxor;
   if (logical) acc = acc != 0;
   if (op == OpKind::premulsum) acc *= static_cast<std::uint64_t>(factor(0));
-  const auto wide = [t](std::int64_t v) {  // uint64 values keep their bits in a signed number
+  const auto wide = [t](std::int64_t v) {  // uint64 values are kept as the same bits in a signed number
     return is_signed(t) ? static_cast<__int128>(v) : static_cast<__int128>(static_cast<std::uint64_t>(v));
   };
   __int128 total = wide(in[0].integer);
@@ -194,7 +194,8 @@ Value input_value(DType t, OpKind op, int rank, int ranks, std::size_t position,
   if (t == DType::boolean) return value(static_cast<std::int64_t>(h & 1));
   switch (op) {
     case OpKind::prod: {
-      // At most four ranks differ from one at a position, and |product| <= 81: no overflow in any type.
+      // At one position at most four ranks have a value other than one, and |product| <= 81: no overflow in
+      // any type.
       const auto n = static_cast<std::uint64_t>(ranks);
       const std::uint64_t first = noise(seed, ~0ull, position) % n;
       if ((static_cast<std::uint64_t>(rank) + n - first) % n >= 4) return value(1);
@@ -206,7 +207,8 @@ Value input_value(DType t, OpKind op, int rank, int ranks, std::size_t position,
       return value(is_signed(t) ? kSigned[h % 4] : kUnsigned[h % 4]);
     }
     case OpKind::band:
-      return value(static_cast<std::int64_t>(h | mix(h)));  // mostly ones: AND stays interesting
+      // Mostly one bits, so that AND does not give zero everywhere.
+      return value(static_cast<std::int64_t>(h | mix(h)));
     case OpKind::bor:
     case OpKind::bxor:
       return value(static_cast<std::int64_t>(h));

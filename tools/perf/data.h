@@ -1,4 +1,4 @@
-// Inputs of checked runs and what must come out, by an oracle that shares no code with the library: exact
+// Inputs of checked runs and their expected results, by an oracle that shares no code with the library: exact
 // integers and doubles, rounded once. Used by the measuring loop and by tests.
 #pragma once
 #include <cstddef>
@@ -12,11 +12,12 @@
 
 namespace ouro::perf {
 
-/// Buffers repeat a tile of this many elements. Prime, so that a chunk which lands in a wrong place shows.
+/// Buffers repeat a tile of this many elements. Prime, so that a chunk that is written to a wrong place
+/// is detected.
 inline constexpr std::size_t kTile = 4093;
 
-/// One element outside memory: `real` for floating-point types, `integer` for all others (uint64: bit
-/// pattern).
+/// The exact value of one element: `real` for floating-point types, `integer` for all others (uint64:
+/// bit pattern).
 struct Value {
   double real = 0;
   std::int64_t integer = 0;
@@ -25,24 +26,25 @@ struct Value {
 /// Writes `v`, rounded to nearest even, as one element of type `t`; `to` has room for 8 bytes.
 void encode(DType t, const Value& v, std::byte* to);
 
-/// Input element `position` of `rank`. Small enough that every order of summation gives the same exact
-/// result.
+/// Input element `position` of `rank`. The values are so small that every order of summation gives the same
+/// exact result.
 Value input_value(DType, OpKind, int rank, int ranks, std::size_t position, std::uint64_t seed);
-/// The factor of `rank` in mulsum.
+/// The reduction; for mulsum with the factor of `rank`.
 ReduceOp reduction_of(OpKind, int rank);
-/// What reducing one element of each rank gives, in rank order.
+/// The reduction, in rank order, of one element of each rank.
 Value reduce_values(DType, OpKind, std::span<const Value> in);
 
-/// kTile elements of one type.
+/// kTile elements of one type, which repeat throughout a buffer.
 class Tile {
  public:
-  /// The input of `rank` for a reduction, or, without `op`, bytes for a collective that only moves them.
+  /// The input of `rank` for a reduction; without `op`, arbitrary bytes for a collective that only
+  /// moves them.
   static Tile input(DType, const OpKind* op, int rank, int ranks, std::uint64_t seed);
   static Tile reduced(DType, OpKind op, int ranks, std::uint64_t seed);
 
   /// Fills `count` elements; the first one is tile element `start` modulo kTile.
   void fill(void* to, std::size_t count, std::size_t start) const;
-  /// How many of `count` elements differ, bit for bit.
+  /// The number of the `count` elements that differ, compared bit for bit.
   std::size_t wrong(const void* from, std::size_t count, std::size_t start) const;
 
  private:
@@ -50,13 +52,14 @@ class Tile {
   std::vector<std::byte> bytes_;
 };
 
-/// A run of expected elements: `count` elements of the tile of `source` (-1: the reduced tile), from `start`.
+/// A run of expected elements: `count` elements of the tile of rank `source` (-1: the reduced tile), from
+/// element `start`.
 struct Segment {
   int source = 0;
   std::size_t start = 0;
   std::size_t count = 0;
 };
-/// What the output of `rank` must hold after the collective. Empty: nothing is written there.
+/// The expected output of `rank` after the collective. Empty: nothing is written there.
 std::vector<Segment> expected(Kind, const Layout&, int rank, int ranks, int root);
 
 }  // namespace ouro::perf

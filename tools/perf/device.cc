@@ -80,7 +80,8 @@ Result<std::unique_ptr<CapturedGraph>> CapturedGraph::capture(gpu::Stream stream
                                                               const std::function<Status()>& enqueue) {
   OURO_TRY(gpu::gpu().begin_capture(stream));
   const Status enqueued = enqueue();
-  const auto graph = gpu::gpu().end_capture(stream);  // whatever happened: the stream must not stay in it
+  // Even after an error: the stream must not stay in capture mode.
+  const auto graph = gpu::gpu().end_capture(stream);
   if (!enqueued) {
     if (graph) (void)gpu::gpu().destroy_graph(*graph).ok();
     return enqueued;

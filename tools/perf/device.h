@@ -1,5 +1,5 @@
-// What ouro-perf does with a GPU besides collectives: bytes that come and go through the host, clocks, graphs
-// and the copy that limits are measured against. Used by the measuring loop and by the rank program.
+// The parts of ouro-perf that concern a GPU, except collectives: copies from and to the host, event timing,
+// graphs, and the copy that limits are measured against. Used by the measuring loop and by the rank program.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -13,10 +13,11 @@
 
 namespace ouro::perf {
 
-/// Moves bytes between the host and where buffers are, and waits until they are there.
+/// Copies bytes between the host and the memory that holds the buffers; each call waits until the copy
+/// is complete.
 class Mover {
  public:
-  Mover() = default;  ///< of the host: plain copies
+  Mover() = default;  ///< for buffers on the host: plain copies
   static Result<Mover> make(Device);
   bool on_device() const { return stream_ != nullptr; }
   Status write(void* there, const void* from, std::size_t bytes) const;
@@ -24,10 +25,10 @@ class Mover {
   Status set(void* there, int byte, std::size_t bytes) const;
 
  private:
-  std::shared_ptr<const gpu::Stream> stream_;  ///< ends with the last copy
+  std::shared_ptr<const gpu::Stream> stream_;  ///< destroyed with the last copy of this object
 };
 
-/// Marks in a stream, and the time between two of them on the clock of the device.
+/// Marks (events) in a stream, and the time between two of them by the clock of the device.
 class EventClock {
  public:
   static Result<std::unique_ptr<EventClock>> make(gpu::Stream, int marks);
@@ -35,7 +36,7 @@ class EventClock {
   EventClock(const EventClock&) = delete;
   EventClock& operator=(const EventClock&) = delete;
   Status mark(int i);
-  /// Once the stream has passed both.
+  /// Call once the stream has passed both marks.
   Result<double> seconds(int from, int to) const;
 
  private:
@@ -44,11 +45,12 @@ class EventClock {
   std::vector<gpu::Event> events_;
 };
 
-/// What `enqueue` puts into the stream, recorded once. All ranks of a group capture and launch alike.
+/// A graph of the work that `enqueue` puts into the stream, captured once. All ranks of a group must capture
+/// and launch alike.
 class CapturedGraph {
  public:
   static Result<std::unique_ptr<CapturedGraph>> capture(gpu::Stream, const std::function<Status()>& enqueue);
-  ~CapturedGraph() { (void)gpu::gpu().destroy_graph(graph_).ok(); }  // nothing is lost if that fails
+  ~CapturedGraph() { (void)gpu::gpu().destroy_graph(graph_).ok(); }  // a failure here loses nothing
   CapturedGraph(const CapturedGraph&) = delete;
   CapturedGraph& operator=(const CapturedGraph&) = delete;
   Status launch() { return gpu::gpu().launch(graph_, stream_); }
@@ -59,13 +61,14 @@ class CapturedGraph {
   gpu::Graph graph_;
 };
 
-/// "NVIDIA H200", or what a fake one is.
+/// For example "NVIDIA H200", or a description of an emulated device.
 std::string describe(const gpu::Properties&);
 
-/// Copies inside one device, by its own clock: reads and writes counted, the best of a few rounds.
+/// The rate of copies inside one device, by its own clock: reads and writes are counted, and the best of a
+/// few rounds is taken.
 struct DeviceCopy {
   double gbs = 0;
-  std::size_t bytes = 0;  ///< of one copy: 1 GiB, less where memory is short, 16 MiB on a fake device
+  std::size_t bytes = 0;  ///< size of one copy: 1 GiB, less if memory is short, 16 MiB on an emulated device
 };
 Result<DeviceCopy> measure_copy(int device);
 

@@ -34,7 +34,7 @@ Json half_json(const Half& h) {
   return j;
 }
 
-/// Variables that steer the run; nothing else of the user's environment leaves the process.
+/// The variables that affect the run; no other part of the user's environment leaves the process.
 Json relevant_env() {
   Json j = Json::object();
   for (char** e = environ; e != nullptr && *e != nullptr; ++e) {

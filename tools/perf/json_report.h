@@ -1,5 +1,5 @@
-// The JSON document of -J and --json: the keys of nccl-tests (version 3) and more.
-// Used by rank 0 of the rank program and by the tests.
+// The JSON document of -J and --json: the keys of nccl-tests (version 3) and further ones. Used by rank 0 of
+// the rank program and by the tests.
 #pragma once
 #include <span>
 #include <string>
@@ -13,9 +13,9 @@ struct RunFacts {
   std::string start_time, end_time, version;
   std::span<const RankInfo> ranks;
   int group_size = 1;
-  double copy_bandwidth = 0;  ///< GB/s, 0: not measured
+  double copy_bandwidth = 0;  ///< GB/s; 0: not measured
 };
-/// Booleans are the strings "true" and "false", as parsers of nccl-tests expect.
+/// Booleans are written as the strings "true" and "false", as parsers of nccl-tests expect.
 std::string json_document(const Options&, std::span<const Row>, const Summary&, const RunFacts&);
 
 }  // namespace ouro::perf

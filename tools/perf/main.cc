@@ -1,6 +1,6 @@
-// ouro-perf: times and checks collectives and federated averages, with the flags and the table of nccl-tests.
-// A program; also installed under the names of nccl-tests (all_reduce_perf, ...), which choose the
-// collective.
+// ouro-perf: times and checks collectives and federated averages, with the flags and the table of
+// nccl-tests. A program; also installed under the names of nccl-tests (all_reduce_perf, ...), which
+// choose the collective.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -31,7 +31,7 @@ int fail(int code, const std::string& text) {
   return code;
 }
 
-/// NCCL_TESTS_DEVICE: the GPU of the first rank of this host; the others follow.
+/// NCCL_TESTS_DEVICE: the GPU of the first rank of this host; the following ranks use the following GPUs.
 Result<std::optional<int>> first_gpu() {
   const char* text = std::getenv("NCCL_TESTS_DEVICE");
   if (!text) return std::optional<int>();
@@ -43,16 +43,17 @@ Result<std::optional<int>> first_gpu() {
   return std::optional<int>(value);
 }
 
-/// `first`: the GPU of local rank 0, if it was chosen. Ranks beyond the last GPU begin again with the first.
+/// `first`: the GPU of local rank 0, if it was chosen. After the last GPU, further ranks start again with
+/// the first.
 InitOptions init_options(const Options& o, std::optional<int> first = {}, int local_rank = 0) {
   InitOptions init;
   if (o.timeout_s > 0) init.deadline = std::chrono::seconds(o.timeout_s);
-  if (!o.device && o.tune_file.empty()) init.gpu = -1;  // nobody asks the driver for anything
+  if (!o.device && o.tune_file.empty()) init.gpu = -1;  // the GPU driver is not queried
   if (o.device && first) init.gpu = (*first + local_rank) % gpu::gpu().devices();
   return init;
 }
 
-/// The command line without --ranks, for the processes that are to be ranks.
+/// The command line without --ranks, for the processes that become ranks.
 std::vector<std::string> child_arguments(const Options& o) {
   std::vector<std::string> args;
   for (std::size_t i = 0; i < o.args.size(); ++i) {
@@ -68,13 +69,13 @@ std::vector<std::string> child_arguments(const Options& o) {
 int launch_processes(const Options& o) {
   run::RunOptions options;
   options.ranks = o.ranks;
-  options.prefix = false;  // the table is one table
+  options.prefix = false;  // no prefixes: rank 0 alone prints the table
   options.name = "ouro-perf";
   const Result<int> code = run::run_ranks(options, child_arguments(o));
   return code ? *code : fail(1, code.status().message());
 }
 
-/// What each rank runs: the table, or the tuner.
+/// The function that each rank runs: the table, or the tuner.
 auto program(const Options& o) { return o.tune_file.empty() ? &run_rank : &run_tune; }
 
 int run_process(const Options& o, const Split& split, std::optional<int> gpu, int local_rank) {
@@ -96,7 +97,7 @@ int run_threads(const Options& o, const Split& split, std::optional<int> gpu) {
     if (!made) return fail(1, made.status().message());
     contexts = std::move(*made);
   }
-  std::atomic<int> worst = 0;  // joined before it is read: no ordering needed
+  std::atomic<int> worst = 0;  // the threads are joined before it is read: no ordering needed
   {
     std::vector<std::jthread> ranks;
     for (int r = 0; r < n; ++r)
@@ -120,15 +121,15 @@ int run_threads(const Options& o, const Split& split, std::optional<int> gpu) {
   return worst.load(std::memory_order_relaxed);
 }
 
-/// Two buffers (six for the tuner, two of each kind and of each context; for the aggregation a model, its
-/// flat copy and its image) for each rank on this host must fit into memory: better said now than by the
-/// out-of-memory killer.
+/// Fails early, instead of by the out-of-memory killer, if the buffers of all ranks on this host do not fit
+/// into memory: two for each rank (six for the tuner, two of each kind and of each context; for the
+/// aggregation a model, its flat copy and its image).
 Status check_memory(const Options& o, int local_ranks) {
   std::ifstream meminfo("/proc/meminfo");
   double available = 0;
   for (std::string line; std::getline(meminfo, line);)
     if (line.starts_with("MemAvailable:")) available = std::atof(line.c_str() + 13) * 1024;
-  // On a GPU the host holds what it compares; a fake GPU lies in its memory.
+  // With a GPU, the host holds only what it compares; an emulated device is in the host's memory.
   const bool fake = o.device && std::strcmp(gpu::gpu().name(), "fake") == 0;
   const int buffers = !o.tune_file.empty() ? 6
                       : o.aggregation      ? (o.device && !fake ? 2 : 3)
@@ -176,7 +177,7 @@ int run(int argc, char** argv) {
   if (const Status s = check_memory(o, local_ranks); !s) return fail(1, s.message());
   if (o.ranks > 0) return launch_processes(o);
 
-  // The probe wants two cores for itself: before the ranks meet and after they have parted.
+  // The probe needs two idle cores: it runs before the ranks meet and after they have parted.
   const bool probes = o.verdict && launch->rank == 0 && o.output != Output::json;
   const double before = probes ? handoff_ns() : 0;
   const int code = o.local_threads() > 1 ? run_threads(o, *split, *first)

@@ -17,7 +17,7 @@ namespace ouro::perf {
 namespace {
 
 constexpr int kCopyRounds = 3;
-constexpr double kCopySeconds = 0.02;  // least time of one round of the copy probe
+constexpr double kCopySeconds = 0.02;  // minimum duration of one round of the copy probe
 
 using Clock = std::chrono::steady_clock;
 
@@ -69,7 +69,8 @@ Call Bench::make_call(std::size_t size, DType t, OpKind op, int root, bool in_pl
   c.in = send_.at(shift);
   c.out = recv_.at(shift);
   if (!in_place) return c;
-  // In place, both pointers lie in the receive buffer; a rank that is not the root keeps its one real buffer.
+  // In place, both pointers are in the receive buffer; a rank that is not the root keeps the one buffer that
+  // it uses.
   const std::size_t own = static_cast<std::size_t>(group_->rank()) * c.shape.count * size_of(t);
   const bool is_root = group_->rank() == root;
   switch (c.kind) {
@@ -144,10 +145,10 @@ Result<double> Bench::timed(const std::function<Status()>& f) {
 }
 
 Result<double> Bench::time_block(const Call& c, std::vector<double>& samples) {
-  // Zeros: repeated sums in place must not run into infinities.
+  // Zeros, so that repeated sums in place do not become infinite.
   for (const Buffer* b : {&send_, &recv_}) OURO_TRY(mover_.set(b->at(0), 0, b->bytes()));
   const Options& o = *options_;
-  // Before a capture everything that is made on first use has to be there.
+  // Everything that is made on first use must exist before a capture.
   for (int i = 0; i < std::max(o.warmup, o.graph > 0 ? 1 : 0); ++i) OURO_TRY(step(c, o.aggregate));
   OURO_TRY(drain());
   std::unique_ptr<CapturedGraph> graph;
@@ -155,7 +156,7 @@ Result<double> Bench::time_block(const Call& c, std::vector<double>& samples) {
     auto made = captured(c, o.iters, o.aggregate);
     if (!made) return made.status();
     graph = std::move(*made);
-    OURO_TRY(graph->launch());  // the first launch brings it to the device
+    OURO_TRY(graph->launch());  // the first launch uploads it to the device
     OURO_TRY(drain());
   }
   OURO_TRY(barrier(*world_, kAuto));
@@ -228,7 +229,7 @@ Result<Half> Bench::half(const Call& c, OpKind op, bool in_place) {
   OURO_TRY(check(o.check, false));
   const auto seconds = time_block(c, mine.samples);
   if (!seconds) return seconds.status();
-  OURO_TRY(check(o.check > 0 ? 1 : 0, o.graph > 0));  // still right after many calls?
+  OURO_TRY(check(o.check > 0 ? 1 : 0, o.graph > 0));  // checks that results are still right after many calls
 
   mine.seconds = *seconds;
   return half_of_all(o, *world_, c.kind, c.shape.bytes, group_->size(), mine);
@@ -318,7 +319,7 @@ Result<Bench::CopyRate> Bench::copy_bandwidth() {
     std::size_t copies = 0;
     while (elapsed < kCopySeconds) {
       std::memcpy(recv_.at(0), send_.at(0),
-                  bytes);  // the C library stores past the caches where that is faster
+                  bytes);  // the C library uses non-temporal stores where these are faster
       ++copies;
       elapsed = seconds_since(begin);
     }

@@ -15,7 +15,7 @@
 
 namespace ouro::perf {
 
-/// One T of every rank of `world`, in rank order. T is plain bytes.
+/// Gathers `count` values of every rank of `world`, in rank order. T must be trivially copyable. Collective.
 template <class T>
 Result<std::vector<T>> collect(Group& world, const T* mine, std::size_t count = 1) {
   std::vector<T> all(count * static_cast<std::size_t>(world.size()));
@@ -25,31 +25,32 @@ Result<std::vector<T>> collect(Group& world, const T* mine, std::size_t count = 
   return all;
 }
 
-/// What one rank knows of one side of a row.
+/// The figures of one rank for one side of a row.
 struct OwnFigures {
   double seconds = 0;
   std::size_t wrong = 0;
-  std::vector<double> samples;  ///< seconds, with -I 1; as many on all ranks
+  std::vector<double> samples;  ///< seconds of each iteration, with -I 1; the same number on all ranks
 };
-/// Of all ranks: times combined by -a, #wrong summed. Collective over the world; `bytes` and `ranks` are
-/// those of the bandwidth.
+/// Combines the figures of all ranks: times by -a, #wrong as a sum. Collective over the world; `bytes` and
+/// `ranks` determine the bandwidth.
 Result<Half> half_of_all(const Options&, Group& world, Kind, std::size_t bytes, int ranks, const OwnFigures&);
 
 class Bench {
  public:
-  /// Buffers for sizes up to -e. `world` is all ranks, `group` those of this rank's split; both outlive the
-  /// Bench.
+  /// Allocates buffers for sizes up to -e. `world` is all ranks, `group` those of this rank's split; both
+  /// must outlive the Bench.
   static Result<Bench> make(const Options&, Context&, Group& world, Group& group);
 
-  /// Collective over the world: every rank gets the same row, figures combined by -a, #wrong over all ranks.
+  /// Collective over the world: every rank gets the same row, with times combined by -a and #wrong summed
+  /// over all ranks.
   Result<Row> row(std::size_t size, DType, OpKind, int root);
 
-  /// GB/s, reads and writes counted, the best of a few rounds: that all ranks reach together when each copies
-  /// one private buffer of -e bytes to another; on GPUs, of copies inside each that is in use, by one rank
-  /// after the other, summed. Collective over the world.
+  /// Copy bandwidth in GB/s, with reads and writes counted, the best of a few rounds. On the host: what all
+  /// ranks reach together while each copies one private buffer of -e bytes to another. On GPUs: copies inside
+  /// each GPU in use, measured one after the other by one rank each, and summed. Collective over the world.
   struct CopyRate {
     double gbs = 0;
-    std::size_t bytes = 0;  ///< of one copy
+    std::size_t bytes = 0;  ///< size of one copy
     int gpus = 0;           ///< 0: memory of the host
   };
   Result<CopyRate> copy_bandwidth();
@@ -61,13 +62,13 @@ class Bench {
   Result<Half> half(const Call&, OpKind, bool in_place);
   Result<std::size_t> check_once(const Call&, OpKind, bool in_place, bool in_graph);
   Result<double> time_block(const Call&, std::vector<double>& samples);
-  /// Seconds of what f calls and of what that enqueues, by the clock of the options.
+  /// Seconds that f and the work enqueued by it take, by the clock that the options choose.
   Result<double> timed(const std::function<Status()>& f);
   Result<std::unique_ptr<CapturedGraph>> captured(const Call&, int times, int aggregate);
   Result<CopyRate> device_copy_bandwidth();
-  Status step(const Call&, int times);  ///< one iteration as -z wants it
+  Status step(const Call&, int times);  ///< one iteration in the form that -z selects
   Status drain();                       ///< waits for the stream, if there is one
-  /// What runs on this rank, and why; both halves of a row where they differ.
+  /// The algorithm that runs on this rank, and why; for both halves of a row if they differ.
   Result<std::string> explanation(const Call&, const Call* in_place) const;
 
   const Options* options_;
@@ -76,9 +77,9 @@ class Bench {
   Buffer send_, recv_;
   Device device_;
   Mover mover_;
-  Stream stream_;  ///< valid for -z 2 and 3, and on a GPU
+  Stream stream_;  ///< valid for -z 2 and 3, and for buffers on a GPU
   std::unique_ptr<EventClock>
-      clock_;  ///< with --events: a mark before, and one after, or after each iteration
+      clock_;  ///< with --events: one mark before, and one after all iterations or after each
   std::uint64_t seed_ = 1;
 };
 

@@ -18,7 +18,7 @@ Status to_status(const Result<T>& r) {
   return r.status();
 }
 
-/// `stream` is empty or one valid stream: the overloads differ in nothing else.
+/// `stream` is empty or one valid stream; the overloads of the API differ only in it.
 template <class... S>
 Status issue_one(Group& g, const Call& c, const S&... stream) {
   const CView in(c.in, c.shape.in, c.dtype, c.device);

@@ -1,5 +1,5 @@
-// One call of the collective under test through the public API, and the buffers that it works on.
-// Used by the measuring loop and by the rank program.
+// One call of the collective under test through the public API, and the buffers that it uses. Used by the
+// measuring loop and by the rank program.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace ouro::perf {
 
-/// What one call needs; pointers already shifted for in-place forms.
+/// The arguments of one call; for in-place forms the pointers are already shifted.
 struct Call {
   Kind kind = Kind::all_reduce;
   const void* in = nullptr;
@@ -19,21 +19,22 @@ struct Call {
   DType dtype = DType::f32;
   ReduceOp op;
   int root = 0;
-  Device device;  ///< where both buffers are
+  Device device;  ///< device that holds both buffers; the host by default
 };
 
-/// Submits the call `times` times (together, if more than once). On a valid stream it returns at once.
+/// Submits the call `times` times (in one group if more than once). On a valid stream it returns at once.
 Status issue(Group&, const Call&, int times, const Stream&);
 
-/// The same call as the runtime sees it, for selection. Not of sendrecv, which is no collective.
+/// The same call in the form that selection in the runtime takes. Not for sendrecv, which is not
+/// a collective.
 rt::Operation operation_of(const Call&);
 
-/// Whether the collective has an in-place form here. sendrecv has none: a received message would overwrite
-/// one that is still being sent.
+/// Whether the collective has an in-place form. sendrecv has none: a received message would overwrite one
+/// that is still being sent.
 bool has_in_place(Kind);
 
-/// Page-aligned memory of the host or a GPU, touched before any clock starts: from ouro's allocator or
-/// private (malloc, the driver). A shift of some elements makes it unaligned.
+/// Page-aligned memory of the host or a GPU, touched before any clock starts. It comes from ouro's allocator
+/// (`registered`) or is private (malloc, the driver). A shift by some elements makes it unaligned.
 class Buffer {
  public:
   static Result<Buffer> make(Context&, std::size_t bytes, bool registered, Device = {});

@@ -32,7 +32,7 @@ bool has_prefix(std::string_view s, std::string_view lower) {
          std::equal(lower.begin(), lower.end(), s.begin(), [](char a, char b) { return a == (b | 0x20); });
 }
 
-/// Decimal, 0x hexadecimal or 0b binary.
+/// Parses decimal, 0x hexadecimal or 0b binary.
 std::optional<std::uint64_t> parse_any_base(std::string_view s) {
   if (has_prefix(s, "0x")) return parse_unsigned(s.substr(2), 16);
   if (has_prefix(s, "0b")) return parse_unsigned(s.substr(2), 2);
@@ -81,7 +81,7 @@ std::vector<std::size_t> sizes(const Options& o, std::size_t element_bytes) {
         o.step_factor > 1
             ? (size == 0 ? element_bytes : size * std::min(o.step_factor, o.max_bytes / size + 1))
             : size + o.step_bytes;
-    if (next <= size) break;  // a step of 0, or past the largest number
+    if (next <= size) break;  // a step of 0, or overflow
     size = next;
   }
   return list;
@@ -178,10 +178,10 @@ Result<double> min_busbw_from_env() {
 
 namespace {
 
-constexpr int kMostThreads = 256;  // as Context::threads
+constexpr int kMostThreads = 256;  // the limit of Context::threads
 constexpr int kMostSamples = 1 << 16;
 
-/// What follows from the buffers being on a GPU, or on the host.
+/// Checks the options that depend on whether the buffers are on a GPU or on the host.
 Status validate_device(const Options& o) {
   if (!o.device) {
     if (o.events) return invalid("--events asks a GPU for the time; give --device cuda as well");
@@ -218,7 +218,7 @@ Status validate(const Options& o) {
     return invalid("-t and -g make ranks of threads and --ranks of processes; give one of them");
   if (o.local_threads() > kMostThreads)
     return invalid(fmt::format("-t {} -g {} are more than {} ranks", o.threads, o.gpus, kMostThreads));
-  if (!o.aggregation) OURO_TRY(validate_device(o));  // its options about GPUs are none of those
+  if (!o.aggregation) OURO_TRY(validate_device(o));  // the aggregation checks its options about GPUs itself
   if (o.aggregation)
     for (const DType t : o.dtypes)
       if (!averages(t))

@@ -1,5 +1,5 @@
-// Probes of the machine; Linux only, as the rest.
-// Used by main.cc and the rank program for --verdict.
+// Probes of the machine; Linux only, like the rest of ouro. Used by main.cc and the rank program
+// for --verdict.
 #include "tools/perf/probe.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Blocks of calls in turn, and who was ahead. See race.h.
+// Runs blocks of calls in turn, and determines the winner. See race.h.
 #include "tools/perf/race.h"
 
 #include <algorithm>
@@ -15,15 +15,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kFirstCalls = 3;        // untimed work of a first call is then behind us
-constexpr int kMostCalls = 400;       // in a block
-constexpr double kLeastShare = 0.02;  // of a loop with writing and reading is the call, whatever noise says
+constexpr int kFirstCalls = 3;        // after these, one-time work of first calls is done
+constexpr int kMostCalls = 400;       // in one block
+constexpr double kLeastShare = 0.02;  // minimum share of the call in the time of a loop with writing and
+                                      // reading, whatever noise suggests
 constexpr double kLeastUs = 1e-3;
-constexpr double kLongRoundUs = 1e6;  // of all runners: from there on fewer rounds do
+constexpr double kLongRoundUs = 1e6;  // of one round of all runners: from there on fewer rounds are enough
 constexpr int kFewRounds = 5;
-constexpr double kClearShare = 0.75;  // of the rounds, to be ahead in
+constexpr double kClearShare = 0.75;  // share of the rounds in which a winner must be ahead
 
-/// Floats 1 to 4: sums of them stay far from what is slow to add.
+/// Writes floats from 1 to 4: their sums stay far from values that are slow to add, such as denormal numbers.
 void rewrite(std::span<std::byte> in, int i) {
   const float value = static_cast<float>(1 + i % 4);
   std::uint32_t half;
@@ -48,14 +49,15 @@ class Track {
  public:
   explicit Track(Group& world) : world_(world) {}
 
-  /// us of each of `calls` calls on this rank, or of the writing and reading alone.
+  /// us per call of `calls` calls on this rank with writing and reading; with `bare`, of the writing and
+  /// reading alone.
   Result<double> block(const Runner& runner, int calls, bool bare = false) {
     OURO_TRY(barrier(world_, kAuto));
     std::uint64_t seen = 0;
     const auto begin = Clock::now();
     for (int i = 0; i < calls; ++i) {
       rewrite(runner.in, i);
-      std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler may not merge the rewrites
+      std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler from merging the rewrites
       if (!bare) OURO_TRY(runner.call());
       seen += read(runner.out);
     }
@@ -64,7 +66,7 @@ class Track {
     return us / calls;
   }
 
-  /// The slowest rank's.
+  /// For each entry, the largest value of all ranks.
   Result<std::vector<double>> slowest(const std::vector<double>& mine) {
     const auto all = collect(world_, mine.data(), mine.size());
     if (!all) return all.status();
@@ -79,7 +81,7 @@ class Track {
   volatile std::uint64_t sink_ = 0;
 };
 
-/// The least of a few calls of each runner, the slowest rank's.
+/// For each runner, the least time of a few calls on the slowest rank.
 Result<std::vector<double>> first_calls(Track& track, std::span<const Runner> runners) {
   std::vector<double> least(runners.size(), std::numeric_limits<double>::max());
   for (std::size_t k = 0; k < runners.size(); ++k)
@@ -125,8 +127,8 @@ Result<std::vector<Trial>> race(Group& world, std::span<const Runner> runners, s
   const double best = *std::min_element(first->begin(), first->end());
 
   std::vector<Trial> trials;
-  std::vector<std::size_t> running;  // who is left
-  std::vector<int> calls;            // in a block, by runner
+  std::vector<std::size_t> running;  // indexes of the runners that were not given up
+  std::vector<int> calls;            // calls in a block, by runner
   double round_us = 0;
   for (std::size_t k = 0; k < runners.size(); ++k) {
     const double us = std::max((*first)[k], kLeastUs);
@@ -139,7 +141,7 @@ Result<std::vector<Trial>> race(Group& world, std::span<const Runner> runners, s
   const int rounds = round_us > kLongRoundUs ? std::min(effort.rounds, kFewRounds) : effort.rounds;
   const int bare_calls = *std::max_element(calls.begin(), calls.end());
 
-  // Round by round: the bare loop, then each runner.
+  // Each round has the bare loop, then each runner.
   std::vector<double> mine;
   for (int round = 0; round < rounds; ++round) {
     const auto bare = track.block(runners[0], bare_calls, true);
@@ -148,7 +150,8 @@ Result<std::vector<Trial>> race(Group& world, std::span<const Runner> runners, s
     std::vector<double> us(running.size());
     for (std::size_t i = 0; i < running.size(); ++i) {
       const std::size_t k = round % 2 == 0 ? i : running.size() - 1 - i;
-      OURO_TRY(runners[running[k]].call());  // its pages and slots are in the caches, as in a loop of calls
+      // Brings its pages and slots into the caches, as in a loop of calls.
+      OURO_TRY(runners[running[k]].call());
       const auto took = track.block(runners[running[k]], calls[running[k]]);
       if (!took) return took.status();
       us[k] = *took;

@@ -75,7 +75,7 @@ class RankProgram {
     return finish();
   }
 
-  /// The JSON file of a run that did not end: the rows so far, and why there are no more.
+  /// Writes the JSON file of a run that failed: the rows so far, and the reason.
   void record_failure(const Status& failure) const {
     if (json_file_.empty()) return;
     Summary summary = summarize(rows_, 0);
@@ -109,10 +109,10 @@ class RankProgram {
   Context& context_;
   const bool prints_;
   const Bound bound_;  ///< before any memory is touched
-  Group own_group_;    ///< valid if the ranks are split
+  Group own_group_;    ///< valid only if the ranks are split
   Group* group_ = nullptr;
   std::optional<Bench> bench_;
-  std::optional<AggregationBench> aggregation_;  ///< instead of it
+  std::optional<AggregationBench> aggregation_;  ///< used instead of the bench of a collective
   std::optional<Baseline> base_;                 ///< on rank 0, with --compare
   std::vector<RankInfo> ranks_;
   int least_group_size_ = 1;
@@ -203,7 +203,8 @@ Status RankProgram::run_table() {
   for (int cycle = 0; cycle < options_.cycles; ++cycle)
     for (const DType t : options_.dtypes)
       for (const OpKind op : ops) {
-        if (k.reduces && !applies(op, t)) continue;  // only in `all`: a single pair was checked at the start
+        // Occurs only with `all`: a single pair was checked at the start.
+        if (k.reduces && !applies(op, t)) continue;
         for (int root = first_root; root <= last_root; ++root)
           for (const std::size_t size : sizes(options_, size_of(t)))
             OURO_TRY(add(bench_->row(size, t, op, root)));

@@ -45,7 +45,7 @@ std::string quoted(const std::string& text) {
   return s + '"';
 }
 
-/// The columns that say how an aggregation was done.
+/// The columns that describe how an aggregation was done.
 std::string how_text(const std::string& strategy, const std::string& streams) {
   return fmt::format("  {:>26}  {:>7}", strategy, streams);
 }

@@ -1,5 +1,5 @@
-// The text that ouro-perf prints: banner, table as in nccl-tests, CSV, OSU, footer. Pure: returns strings.
-// Used by rank 0 of the rank program and by the tests.
+// The text that ouro-perf prints: banner, table as in nccl-tests, CSV, OSU, footer. Pure functions that
+// return strings. Used by rank 0 of the rank program and by the tests.
 #pragma once
 #include <span>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace ouro::perf {
 
-/// What the two halves of a row are, in the table and as keys of CSV and JSON.
+/// The names of the two halves of a row, in the table and as keys of CSV and JSON.
 struct Sides {
   struct Side {
     const char *title, *key;

@@ -13,13 +13,14 @@
 
 namespace ouro::perf {
 
-/// Of the iterations of one block, in microseconds; p99 by nearest rank; cv: deviation / mean in percent.
+/// Statistics of the iterations of one block, in microseconds; p99 by nearest rank; cv: deviation / mean
+/// in percent.
 struct SampleStats {
   double min = 0, max = 0, p99 = 0, cv = 0;
 };
 SampleStats summarize(std::vector<double> samples);
 
-/// Over ranks, by -a.
+/// Combines one value of each rank as -a says.
 double combine(std::span<const double> by_rank, Average);
 
 /// One side of a row: out of place or in place.
@@ -38,7 +39,8 @@ struct Row {
   Half out_of_place;
   std::optional<Half> in_place;  ///< nullopt: the collective has no in-place form
   std::string explain, timestamp;
-  std::string strategy = {};  ///< of the aggregation, whose sides are not those of a collective (report.h)
+  /// Strategy of the aggregation, which names its sides differently from a collective (report.h).
+  std::string strategy = {};
   int streams = 0;
 };
 
@@ -46,15 +48,15 @@ struct RankInfo {
   int rank = 0, group = 0, pid = 0;
   std::string host, device;
   double peak_bytes = 0;  ///< largest resident set, filled after the table
-  int gpu = -1;           ///< as the rank's process counts them; -1: it works on the host
-  std::string bus = {};   ///< of that GPU, "0000:17:00.0"
+  int gpu = -1;           ///< index as the rank's process counts GPUs; -1: it works on the host
+  std::string bus = {};   ///< PCI address of that GPU, "0000:17:00.0"
 };
 
 struct Summary {
   std::size_t wrong = 0;
   bool checked = false;
   double average_busbw = 0;
-  double min_busbw = 0;  ///< to be reached, in GB/s; 0: none
+  double min_busbw = 0;  ///< minimum to reach, in GB/s; 0: none
   std::vector<std::string> errors;
   bool right() const { return wrong == 0; }
   bool fast_enough() const { return average_busbw >= 0.9 * min_busbw; }

@@ -1,4 +1,5 @@
-// The tuner's program: terms, the file before and after. Rank 0 prints and writes. See tune.h.
+// The tuner's program: checks preconditions, reads the old file and writes the new one. Rank 0 prints and
+// writes. See tune.h.
 #include "tools/perf/tune.h"
 
 #include <fmt/format.h>
@@ -19,7 +20,7 @@
 namespace ouro::perf {
 namespace {
 
-/// OURO_TUNE is not a name that may be set: a file is measured against what is built in, not against itself.
+/// OURO_TUNE must not be set: a file is measured against the built-in rules, not against itself.
 Status check_environment() {
   const auto algorithm = env::text("OURO_ALGO"), select = env::text("OURO_SELECT"),
              tune = env::text("OURO_TUNE");
@@ -60,7 +61,7 @@ class Tuner {
   Context& outer_;
   const Bound bound_;
   TuneBench bench_;
-  std::string machine_, draft_;  ///< the draft is there while this rank has not renamed it
+  std::string machine_, draft_;  ///< path of the draft file, until this rank has renamed the file
   rt::Rules rules_, old_;
 };
 
@@ -76,13 +77,14 @@ Status Tuner::check_terms() const {
 Status Tuner::prepare() {
   OURO_TRY(bound_.status());
   machine_ = fmt::format("{}, {} processors", cpu_name(), host_cpus());
-  if (outer_.rank() != 0) return {};  // the others hear of what is wrong with the file when rank 0 gives up
+  // If something is wrong with the file, rank 0 gives up and the others notice that.
+  if (outer_.rank() != 0) return {};
   if (tools::is_special(options_.tune_file))
-    return tools::try_file(options_.tune_file);  // nothing to merge with
+    return tools::try_file(options_.tune_file);  // there is nothing to merge with
   auto old = existing_rules(options_.tune_file, machine_);
   if (!old) return old.status();
   old_ = std::move(*old);
-  auto draft = tools::reserve_file(options_.tune_file + ".new");  // before any measuring
+  auto draft = tools::reserve_file(options_.tune_file + ".new");  // reserved before any measuring
   if (!draft) return draft.status();
   draft_ = std::move(*draft);
   return {};
@@ -95,7 +97,7 @@ Status Tuner::measure() {
     if (!bytes) return bytes.status();
     rules_.stream_bytes = *bytes;
   }
-  const auto threshold = collect(outer_.world(), &rules_.stream_bytes);  // rank 0 alone has read the file
+  const auto threshold = collect(outer_.world(), &rules_.stream_bytes);  // only rank 0 has read the file
   if (!threshold) return threshold.status();
   OURO_TRY(bench_.enter(threshold->front()));
   const auto add = [this](Result<std::vector<rt::Rule>> rows) -> Status {

@@ -1,4 +1,4 @@
-// The program of one rank for --tune: times every algorithm in turn, prints what it saw, writes the rules.
+// The program of one rank for --tune: times every algorithm in turn, prints the figures, writes the rules.
 // Used by main.cc, in place of the rank program.
 #pragma once
 #include "ouro/ouro.hpp"
@@ -6,7 +6,7 @@
 
 namespace ouro::perf {
 
-/// The exit code: 0 written, 1 wrong results or a failure, which is printed on stderr.
+/// Returns the exit code: 0 rules written, 1 wrong results or a failure, which is printed on stderr.
 int run_tune(const Options&, const Split&, Context&);
 
 }  // namespace ouro::perf

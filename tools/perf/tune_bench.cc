@@ -14,12 +14,13 @@
 namespace ouro::perf {
 namespace {
 
-constexpr std::size_t kSizeFactor = 4;          // between sizes; halved where the winner changes
-constexpr std::size_t kLeastStream = 1u << 20;  // bytes touched by all ranks where the threshold is sought
+constexpr std::size_t kSizeFactor = 4;  // factor between sizes; halved where the winner changes
+// Least number of bytes touched by all ranks where the threshold is sought.
+constexpr std::size_t kLeastStream = 1u << 20;
 constexpr const char *kNeverStream = "1024G", *kAlwaysStream = "1";  // as OURO_STREAM_BYTES accepts them
 constexpr DType kType = DType::f32;
-constexpr int kAttempts = 3;           // of a race that others disturb
-constexpr double kRepeatSeconds = 90;  // after so long none is repeated
+constexpr int kAttempts = 3;           // at a race that other programs disturb
+constexpr double kRepeatSeconds = 90;  // after this time no race is repeated
 
 Call call_of(Kind kind, std::size_t size, const Pair& p, int ranks) {
   return {.kind = kind,
@@ -32,7 +33,7 @@ Call call_of(Kind kind, std::size_t size, const Pair& p, int ranks) {
 
 std::size_t unit_bytes(const Call& c) { return c.shape.count * size_of(c.dtype); }
 
-/// Root is rank 0. Where only one side of a call counts on a rank, it touches that side alone.
+/// The root is rank 0. If only one side of a call is used on a rank, the runner touches that side alone.
 Runner runner(std::string_view name, Group& group, const Call& c, const Pair& p) {
   const bool root = group.rank() == c.root;
   const bool one_writes = c.kind == Kind::broadcast || c.kind == Kind::scatter;
@@ -133,7 +134,7 @@ Status TuneBench::enter(std::size_t stream_bytes) {
     if (!pair) return pair.status();
     (registered ? registered_ : private_) = std::move(*pair);
   }
-  // A group whose algorithm is forced reads by reference or fails; rows with `pull` ask for this as well.
+  // A group with a forced algorithm reads by reference or fails, and rows with `pull` require the same.
   bool able = context_->impl()->host_memory().reaches(all);
   for (const Buffer* b : {&private_->send, &private_->recv})
     able = able && device::on_huge_pages(b->at(0), options_.max_bytes);
@@ -177,7 +178,7 @@ Result<TuneBench::Raced> TuneBench::quiet_race(std::span<const Runner> runners, 
     const Usage mine{host_cpu_seconds() - host, process_cpu_seconds() - own, seconds() - begin, begin};
     const auto all = collect(outer_.world(), &mine);
     if (!all) return all.status();
-    const Usage& first = all->front();  // all ranks come to one decision
+    const Usage& first = all->front();  // so that all ranks make the same decision
     double ours = 0;
     for (const Usage& u : *all) ours = options_.threads > 1 ? first.own : ours + u.own;
     const double others = (first.host - ours) / std::max(first.wall, 1e-3) / host_cpus();
@@ -206,7 +207,7 @@ Result<std::size_t> TuneBench::calibrate(std::size_t old) {
     std::string line = fmt::format("  {:>10}  {:>13}", bytes, point.bytes);
     double least = 0, product = 1;
     for (const bool registered : {false, true}) {
-      std::vector<Pair> pairs;  // registered buffers belong to their context, private ones serve both
+      std::vector<Pair> pairs;  // registered buffers belong to their context; private ones are used with both
       std::vector<Runner> runners;
       for (Context* c : {&*never, &*always}) {
         if (registered || pairs.empty()) {
@@ -228,7 +229,7 @@ Result<std::size_t> TuneBench::calibrate(std::size_t old) {
       least = registered ? std::min(least, counted) : counted;
       product *= counted;
     }
-    // One threshold serves both kinds of buffers: it must pay on the whole and harm neither.
+    // One threshold is used for both kinds of buffers: it must pay off on average and harm neither kind.
     point.gain = least < 1 - kMargin ? least : std::sqrt(product);
     print("{}\n", line);
   }
@@ -246,7 +247,7 @@ Result<std::size_t> TuneBench::calibrate(std::size_t old) {
 
 // ---- algorithms -----------------------------------------------------------------------------------
 
-/// Those that can serve such a call.
+/// The algorithms that can serve this operation.
 std::vector<flow::Algorithm> TuneBench::able(const rt::Operation& o, bool registered) const {
   std::vector<flow::Algorithm> list;
   for (int i = 0; i < flow::kAlgorithms; ++i) {
@@ -270,7 +271,7 @@ std::vector<std::size_t> TuneBench::size_steps(Kind kind) const {
   return list;
 }
 
-/// The index of the one to use.
+/// The index, in `candidates`, of the algorithm to use.
 Result<std::size_t> TuneBench::best(const Call& call, const Pair& p,
                                     std::span<const flow::Algorithm> candidates, std::size_t usual) {
   std::vector<Runner> runners;
@@ -292,8 +293,8 @@ Result<std::size_t> TuneBench::best(const Call& call, const Pair& p,
   return best;
 }
 
-/// Registered buffers change one thing only, whether a call is done in place; what serves them otherwise is
-/// chosen as for private ones. So there the race is between the winner there and zerocopy.
+/// Registered buffers change only whether a call uses zero copy; otherwise the algorithm is chosen as for
+/// private buffers. So for them the race is between the winner for private buffers and zerocopy.
 Result<Winner> TuneBench::winner_at(Kind kind, std::size_t bytes, bool registered,
                                     std::span<const Winner> staged) {
   const Pair& pair = registered ? *registered_ : *private_;
@@ -316,7 +317,7 @@ Result<Winner> TuneBench::winner_at(Kind kind, std::size_t bytes, bool registere
   return Winner{unit, candidates[*found]};
 }
 
-/// Ascending.
+/// The winners in ascending order of size.
 Result<std::vector<Winner>> TuneBench::winners(Kind kind, bool registered, std::span<const Winner> staged) {
   print("#\n# {}, {} buffers\n# {:>10}  {:>10}  {:<13}  {:<26}  {}\n", info(kind).name,
         registered ? "registered" : "private", "size", "of a rule", "to be written", "because",

@@ -1,5 +1,5 @@
-// What the tuner times with: a context for each setting, a group for each algorithm, buffers of both kinds.
-// Used by the tuner's program.
+// The objects that the tuner times with: a context for each setting, a group for each algorithm, buffers of
+// both kinds. Used by the tuner's program.
 #pragma once
 #include <fmt/format.h>
 
@@ -23,35 +23,36 @@
 
 namespace ouro::perf {
 
-/// An all-reduce, or another collective, from one buffer into the other.
+/// The buffers of a call from one buffer into the other.
 struct Pair {
   Buffer send, recv;
   static Result<Pair> make(Context&, std::size_t bytes, bool registered);
 };
 
-/// Collective in every member; all ranks come to the same figures and the same rows. Rank 0 prints.
+/// Every member is collective; all ranks obtain the same figures and the same rows. Rank 0 prints.
 class TuneBench {
  public:
-  static constexpr double kMargin = 0.03;  ///< what is ahead by less is noise: the built-in choice stays
+  static constexpr double kMargin = 0.03;  ///< a smaller lead counts as noise: the built-in choice stays
 
-  static constexpr double kDisturbed = 0.06;  ///< share of the processors that other programs may take
+  static constexpr double kDisturbed = 0.06;  ///< tolerated share of the processors taken by other programs
 
-  /// `outer` is how the ranks have met; nothing is timed in it.
+  /// `outer` is the context in which the ranks have met; nothing is timed in it.
   TuneBench(const Options& o, Context& outer) : options_(o), outer_(outer) {}
 
-  /// The threshold of non-temporal stores: always against never, in all-reduces of growing size. `old`: what
-  /// the file says; it counts on rank 0, which has read it.
+  /// Finds the threshold of non-temporal stores: times always against never using them, in all-reduces of
+  /// growing size. `old`: the value in the existing file; only the value of rank 0, which has read the file,
+  /// is used.
   Result<std::size_t> calibrate(std::size_t old);
-  /// Makes the context in which algorithms are timed. 0: the library's own threshold.
+  /// Makes the context in which algorithms are timed. 0: the library's default threshold.
   Status enter(std::size_t stream_bytes);
-  /// The rows of a collective, for private and for registered buffers. After enter().
+  /// The rows of a collective, for private and for registered buffers. Call after enter().
   Result<std::vector<rt::Rule>> tune(Kind);
   Result<std::vector<rt::Rule>> tune_barrier();
   Status close() { return context_ ? context_->close() : Status(); }
 
-  std::size_t wrong() const { return wrong_; }  ///< elements, over all ranks and checks
+  std::size_t wrong() const { return wrong_; }  ///< wrong elements, over all ranks and checks
   int races() const { return races_; }
-  int disturbed() const { return disturbed_; }  ///< races that never were quiet
+  int disturbed() const { return disturbed_; }  ///< races during which the machine was never quiet
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
@@ -64,14 +65,14 @@ class TuneBench {
   }
 
  private:
-  /// A context of the same ranks with OURO_STREAM_BYTES as given; empty: not set.
+  /// Makes a context of the same ranks with OURO_STREAM_BYTES as given; empty: not set.
   Result<Context> join(const std::string& stream_bytes);
-  /// Sets a variable of the process for as long as `f` lasts: once where ranks are threads of one, and never
+  /// Sets an environment variable while `f` runs: once if the ranks are threads of one process, and never
   /// while another rank reads it.
   Status with_variable(const char* name, const std::string& value, const std::function<Status()>& f);
   Status verify(const Call&, const Pair&, Group&, std::string_view who);
-  /// A race on a quiet machine, if it becomes quiet: repeated while other programs take much of the
-  /// processors, within reason; the quietest counts. If none was quiet, nothing is decided by it.
+  /// A race on a quiet machine: repeated, up to a limit, while other programs take much of the processors;
+  /// the quietest attempt counts. If none was quiet, its result decides nothing.
   struct Raced {
     std::vector<Trial> trials;
     bool quiet = false;
@@ -88,9 +89,10 @@ class TuneBench {
   const Options& options_;
   Context& outer_;
   std::optional<Context> context_;
-  std::map<int, Group> groups_;  ///< by algorithm: OURO_ALGO was its name when the group was made
+  /// By algorithm: each group was made with OURO_ALGO set to that algorithm's name.
+  std::map<int, Group> groups_;
   std::optional<Pair> private_, registered_;
-  bool pulls_ = false;  ///< all ranks may read each other's private buffers, which lie on huge pages
+  bool pulls_ = false;  ///< all ranks may read each other's private buffers, and these are on huge pages
   std::optional<rt::Selector> built_in_;
   std::size_t wrong_ = 0;
   int races_ = 0, disturbed_ = 0;

@@ -68,7 +68,8 @@ Result<rt::Rules> existing_rules(const std::string& file, const std::string& mac
   auto rules = rt::load_rules(file);
   if (!rules) return rules;
   std::ifstream in(file);
-  const auto json = nlohmann::json::parse(in, nullptr, false);  // an object: load_rules has read it
+  // Cannot fail: load_rules has read it as an object.
+  const auto json = nlohmann::json::parse(in, nullptr, false);
   if (const auto was = json.find("machine"); was != json.end() && was->is_string() && *was != machine)
     return invalid(fmt::format("{} was measured on '{}', and this is '{}': give the name of another file",
                                file, was->get<std::string>(), machine));

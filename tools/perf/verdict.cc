@@ -1,5 +1,4 @@
-// The verdict's sentences and the picture.
-// Used by rank 0 of the rank program and by the tests.
+// The verdict's sentences and the plot. Used by rank 0 of the rank program and by the tests.
 #include "tools/perf/verdict.h"
 
 #include <fmt/format.h>
@@ -49,7 +48,7 @@ std::string describe(const Best& b) {
                      b.in_place ? "in place" : "out of place");
 }
 
-/// Who copied.
+/// Which copies the ceiling is from.
 std::string copied(const Ceiling& c) {
   if (c.gpus > 0) return fmt::format("copies inside {} GPU{} reached", c.gpus, c.gpus == 1 ? "" : "s");
   return fmt::format("all {} ranks reached together copying private buffers", c.group_size * c.groups);
@@ -114,7 +113,7 @@ std::string limit_lines(const Options& o, std::span<const Row> rows, const Ceili
 
 namespace {
 
-/// Whether small values would lie on the axis of a linear scale.
+/// Whether small values would be on the axis of a linear scale.
 bool spans_decades(std::span<const tools::Line> lines) {
   constexpr double kDecades = 30;  // a value of 1/30 is 8 of 260 pixels high
   double low = std::numeric_limits<double>::infinity(), high = 0;
@@ -145,7 +144,8 @@ std::string plot_svg(const Options& o, std::span<const Row> rows) {
   for (auto& [name, line] : lines) panel.lines.push_back(std::move(line));
   panel.log = spans_decades(panel.lines);
   panel.from_zero = !panel.log;
-  // Where not all can have names, the fastest have, and then the slowest can be seen as grey lines.
+  // If there are too many lines to label all, the fastest are labelled, and the slowest are drawn as
+  // grey lines.
   const auto best = [](const tools::Line& l) { return *std::max_element(l.values.begin(), l.values.end()); };
   if (panel.lines.size() > tools::kNamed)
     std::stable_sort(panel.lines.begin(), panel.lines.end(),

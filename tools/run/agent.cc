@@ -1,5 +1,5 @@
-// The agent on one host: first helps to find where ranks meet, then runs the ranks of its host. Used through
-// agent.h.
+// The agent on one host: first helps to find where ranks meet, then runs the ranks of its host.
+// Used through agent.h.
 #include "tools/run/agent.h"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr milliseconds kReachLimit{3000};
 
-/// Descriptor of sealed memory that holds the secret. It has no close-on-exec on purpose: ranks inherit it.
+/// Descriptor of sealed memory that holds the secret. It deliberately lacks close-on-exec: ranks inherit it.
 Result<Fd> secret_memory(const std::string& secret) {
   Fd fd(::memfd_create("ouro-secret", MFD_ALLOW_SEALING));
   if (!fd || ::fchmod(fd.get(), 0600) != 0 || !put(fd.get(), secret) ||
@@ -68,11 +68,11 @@ class Agent : public Audience {
 
   Fd in_, secret_;
   std::unique_ptr<Outlet> out_;
-  std::shared_ptr<rt::Roll> roll_;  // once ranks run
-  bool held_[2] = {false, false};   // what the launcher has no room for: output, errors
+  std::shared_ptr<rt::Roll> roll_;  // set once ranks run
+  bool held_[2] = {false, false};   // the launcher has no room for [0] output, [1] errors
   MessageReader reader_;
   std::optional<Listeners> listeners_;
-  bool gone_ = false;  // nobody is there to give orders
+  bool gone_ = false;  // the launcher is gone, or this agent has to stop
 };
 
 void Agent::receive() {
@@ -89,7 +89,7 @@ std::optional<Message> Agent::next() {
   return std::nullopt;
 }
 
-/// What hear() hears.
+/// Number of descriptors that watch() appends and hear() handles.
 constexpr std::size_t kWatched = Signals::kWatched + 2;
 void Agent::watch(std::vector<pollfd>& fds, const Signals& signals) const {
   fds.push_back({in_.get(), POLLIN, 0});
@@ -103,7 +103,7 @@ void Agent::hear(const pollfd* fds, Signals& signals) {
   if (out_->broken() != 0 || signals.take() != 0) gone_ = true;
 }
 
-/// Until the launcher has taken all that was said, or nobody is there to take it.
+/// Blocks until the launcher has read all messages, or is gone.
 void Agent::say_all(Signals& signals) {
   while (!gone_ && out_->waiting() > 0) {
     std::vector<pollfd> fds;
@@ -142,7 +142,7 @@ Result<std::vector<Environment>> Agent::environments(const Orders& o) {
                     .node = o.node,
                     .nodes = o.nodes};
     for (const auto& [key, value] : rank_environment(seat, o.rendezvous)) e[key] = value;
-    e.erase("OURO_SECRET");  // the job has its own
+    e.erase("OURO_SECRET");  // the job has a secret of its own
     e["OURO_SECRET_FILE"] = fmt::format("/proc/self/fd/{}", secret_.get());
     e["OURO_HOSTID"] = o.host;
     e["OURO_ROLL"] = roll_->place();
@@ -185,7 +185,7 @@ void Agent::obey(const Orders& orders, Signals& signals) {
   roll_ = std::move(*roll);
   Result<std::vector<Environment>> variables = environments(orders);
   if (!variables.ok()) return refuse(1, variables.status().failure()->text);
-  const Subreaper subreaper;  // when `over` is said they are gone
+  const Subreaper subreaper;  // kills what ranks have left before `over` is sent
   Job job({.argv = orders.argv,
            .environments = std::move(*variables),
            .first_rank = orders.first_rank,
@@ -213,7 +213,8 @@ int Agent::run(int above) {
       } else {
         refuse(1, orders.status().failure()->text);
       }
-      if (gone_) return 1;  // not over: ended, which is the launcher's to tell if it is there
+      // Cut short, so `over` is not sent; the launcher, if it still exists, reports this.
+      if (gone_) return 1;
       send(Kind::over, {});
       say_all(signals);
       return 0;
@@ -231,7 +232,7 @@ int Agent::run(int above) {
 }  // namespace
 
 int agent_main() {
-  // What a library might print belongs to the user, not between messages.
+  // Output that a library might print goes to the user's standard error, not between messages.
   Fd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)), out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
   const Fd empty(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!in || !out || !empty || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0 ||

@@ -32,7 +32,8 @@ Result<std::optional<int>> AgentLink::call(const std::vector<std::string>& comma
   const Fd read_end(ends[0]);
   in = Fd(ends[1]);
   ::fcntl(in.get(), F_SETFL, O_NONBLOCK);
-  // SIGTERM, not SIGKILL, should this process die: an agent ends its ranks and ssh its connection.
+  // If this process dies, the command gets SIGTERM, not SIGKILL: an agent then ends its ranks, and ssh
+  // its connection.
   OURO_ASSIGN(auto started, spawn(command, process_environment(), read_end.get(), {}, SIGTERM, patience));
   if (const StartError* failed = std::get_if<StartError>(&started)) return std::optional<int>(failed->error);
   child = std::move(std::get<Child>(started));
@@ -53,7 +54,7 @@ void AgentLink::flush() {
     } else if (errno == EAGAIN) {
       return;
     } else if (errno != EINTR) {
-      in.reset();  // its end is seen elsewhere
+      in.reset();  // the end of the process is noticed elsewhere
     }
   }
 }
@@ -93,7 +94,7 @@ void AgentLink::drain() {
         state = State::connected;
         break;
       }
-      if (!line->empty()) last_error_line = *line;  // what the remote shell says
+      if (!line->empty()) last_error_line = *line;  // printed by the remote shell
       audience_.error_line(*this, *line);
     }
     while (state != State::called && child.out) {
@@ -110,7 +111,8 @@ void AgentLink::drain() {
 
 std::vector<int> AgentLink::bury() {
   drain_errors();
-  for (int i = 0; i < 1000 && child.out && state != State::over; ++i) {  // a pipe holds a few reads
+  // Bounded; a pipe holds only a few reads.
+  for (int i = 0; i < 1000 && child.out && state != State::over; ++i) {
     pollfd more{child.out.get(), POLLIN, 0};
     if (::poll(&more, 1, 0) <= 0) break;
     drain();
@@ -128,7 +130,7 @@ void AgentLink::append_alive(std::vector<int>& ranks) const {
     if (alive[i] != 0) ranks.push_back(first_rank + static_cast<int>(i));
 }
 
-/// Orders travel on standard input; the path is the only text that a remote shell reads.
+/// Orders are sent on standard input, so this path is the only text that a remote shell parses.
 Result<std::string> agent_program() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);

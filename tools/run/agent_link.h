@@ -1,5 +1,5 @@
-// One agent as the launcher sees it: its process, the pipes to it, what it has said so far. Used by
-// remote.cc.
+// One agent as the launcher sees it: its process, the pipes to it, and what it has sent so far. Used
+// by remote.cc.
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -20,14 +20,15 @@ class AgentLink {
  public:
   enum class State { called, connected, ready, running, over };
 
-  /// Who hears what comes from an agent. `heard` may close the link.
+  /// Receives what an agent sends. `heard` may close the link.
   class Audience {
    public:
     virtual ~Audience() = default;
     virtual void heard(AgentLink& agent, const Message& message) = 0;
-    /// A line of its standard error, or what a remote shell says before the agent greets.
+    /// A line of the agent's standard error, or a line that a remote shell prints before the
+    /// agent's greeting.
     virtual void error_line(AgentLink& agent, std::string_view text) = 0;
-    /// What came is no message; its output is closed.
+    /// The agent sent something that is not a message; its output has been closed.
     virtual void garbled(AgentLink& agent, const std::string& text) = 0;
   };
 
@@ -36,14 +37,15 @@ class AgentLink {
   AgentLink(const AgentLink&) = delete;
   AgentLink& operator=(const AgentLink&) = delete;
 
-  /// Starts `command`. An errno if it cannot be executed.
+  /// Starts `command`. Holds an errno if the command cannot be executed.
   Result<std::optional<int>> call(const std::vector<std::string>& command, Patience patience);
 
   void send(const Message& message);
-  void flush();         ///< what the pipe has not taken yet
-  void drain();         ///< messages; some at a time, so that all hosts have their turn
-  void drain_errors();  ///< lines of its standard error
-  /// Its process has ended: reads what is left and reaps it. The ranks that were still alive.
+  void flush();         ///< writes pending bytes that the pipe did not take before
+  void drain();         ///< reads a bounded number of messages, so that all hosts get their turn
+  void drain_errors();  ///< reads lines of its standard error
+  /// Call when its process has ended: reads the remaining output and reaps the process. Returns the ranks
+  /// that were still alive.
   std::vector<int> bury();
 
   bool present() const { return child.pid != 0 && !child.ending; }
@@ -51,13 +53,13 @@ class AgentLink {
   void append_alive(std::vector<int>& ranks) const;
 
   const Host host;
-  const std::size_t node;  ///< of the job: 0 is the host of rank 0
+  const std::size_t node;  ///< index of the host in the job: 0 is the host of rank 0
   const int first_rank;
   State state = State::called;
   Child child;
-  Fd in;                          ///< closed: no more orders, and the agent ends its ranks
-  std::vector<char> alive;        ///< of its ranks: 1 or 0
-  bool held[2] = {false, false};  ///< told not to read more of output, of errors
+  Fd in;                          ///< closed: no more orders can be sent, and the agent ends its ranks
+  std::vector<char> alive;        ///< one entry for each of its ranks: 1 or 0
+  bool held[2] = {false, false};  ///< whether the agent was told to stop reading [0] output, [1] errors
   std::string last_error_line;
 
  private:
@@ -67,7 +69,8 @@ class AgentLink {
   LineSplitter errors_;
 };
 
-/// The path of ouro-run, here and on all hosts. Errors: invalid (a remote shell might misread it), resource.
+/// The path of ouro-run, the same here and on all hosts. Errors: invalid (a remote shell might misread the
+/// path), resource.
 Result<std::string> agent_program();
 
 }  // namespace ouro::run

@@ -48,7 +48,8 @@ struct Plan {
   const rlimit* limit;
 };
 
-/// What the child writes before it becomes the program. Only memory is not fatal.
+/// What the child writes to a pipe before it executes the program. A failure of the stage `memory` is
+/// not fatal.
 struct Report {
   enum class Stage : int { none, cpus, memory, program } stage = Stage::none;
   int error = 0;
@@ -59,11 +60,11 @@ void tell(int fd, Report::Stage stage, int error) {
   [[maybe_unused]] const ssize_t n = ::write(fd, &report, sizeof report);
 }
 
-/// In the child: only calls that are safe after fork in a program with threads.
+/// Runs in the child: makes only calls that are safe after fork in a program with threads.
 [[noreturn]] void become(const Plan& plan) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, plan.death_signal);
-  if (::getppid() != plan.parent) ::_exit(1);  // it died before the line above
+  if (::getppid() != plan.parent) ::_exit(1);  // the parent died before the line above
   for (int number : {SIGPIPE, SIGCHLD}) ::signal(number, SIG_DFL);
   if (plan.limit != nullptr) ::setrlimit(RLIMIT_NOFILE, plan.limit);
   sigset_t none;
@@ -84,7 +85,8 @@ void tell(int fd, Report::Stage stage, int error) {
   ::_exit(127);
 }
 
-/// The next report, or none: the pipe closes by itself when exec succeeds. EINTR, ETIME: patience is over.
+/// The next report, or an empty one: the pipe closes by itself when exec succeeds. EINTR or ETIME: patience
+/// ran out.
 Report next_report(int fd, const Patience& patience) {
   Report report;
   for (;;) {
@@ -118,7 +120,7 @@ void Child::reap() {
   do got = ::waitpid(pid, &status, 0);
   while (got < 0 && errno == EINTR);
   if (got != pid) {
-    ending = Ending{.code = 255, .signal = 0};  // somebody else in this process took the status
+    ending = Ending{.code = 255, .signal = 0};  // other code in this process has already taken the status
   } else if (WIFSIGNALED(status)) {
     ending = Ending{.code = 0, .signal = WTERMSIG(status)};
   } else {
@@ -143,7 +145,8 @@ Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& ar
   const pid_t pid = ::fork();
   if (pid < 0) return system_error("cannot start a process");
   if (pid == 0) become(plan);
-  ::setpgid(pid, pid);  // here too, so that the group exists before the first kill; EACCES after exec is fine
+  ::setpgid(pid, pid);  // in the parent as well, so that the group exists before the first kill; EACCES after
+                        // exec is fine
   report->write.reset();
   Report said = next_report(report->read.get(), patience);
   Child child;
@@ -153,8 +156,8 @@ Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& ar
   }
   if (said.stage != Report::Stage::none) {
     ::kill(pid, SIGKILL);
-    // One that hangs in the system may not die before the system lets it: it is left to whoever reaps
-    // orphans.
+    // A process that hangs in the system may not die until the system lets it: it is left to whichever
+    // process reaps orphans.
     for (int i = 0; i < 50 && ::waitpid(pid, nullptr, WNOHANG) == 0; ++i) ::poll(nullptr, 0, 10);
     return std::variant<Child, StartError>(StartError{said.error, said.stage == Report::Stage::cpus});
   }

@@ -28,40 +28,42 @@ struct Ending {
 
 struct Child {
   pid_t pid = 0;
-  Fd pidfd, out, err;  ///< readable when the process has ended; non-blocking read ends
+  /// pidfd is readable when the process has ended; out and err are non-blocking read ends.
+  Fd pidfd, out, err;
   std::optional<Ending> ending;
-  int memory_error = 0;  ///< errno of the system's refusal to prefer the memory of its place; 0: none
+  int memory_error = 0;  ///< errno with which the system refused to prefer the memory of the place; 0: none
 
-  /// To the whole process group. The leader is not reaped before its last kill, so the id is still its own.
+  /// Sends to the whole process group. The leader is not reaped before its last kill, so its process id
+  /// cannot have been reused.
   void signal_group(int number) const;
-  /// Once pidfd is readable: ends what is left of the group, then reaps and fills `ending`.
+  /// Call once pidfd is readable: kills what is left of the group, then reaps and sets `ending`.
   void reap();
 };
 
-/// Why a program could not be started: an errno, from the system call that binds to a place or from execvp;
-/// EINTR or ETIME where it did not start before Patience was over.
+/// Why a program could not be started: an errno, from the system call that binds to a place (`binding`) or
+/// from execvp. EINTR or ETIME if the program did not start before Patience ran out.
 struct StartError {
   int error = 0;
   bool binding = false;
 };
 
-/// How long to wait for the system to execute a program, which a file system that hangs can hold up for ever.
+/// How long to wait for the system to execute a program; a file system that hangs can block this for ever.
 struct Patience {
-  Signals* signals = nullptr;  ///< one that ends jobs ends the wait
+  Signals* signals = nullptr;  ///< a signal that ends the job also ends the wait
   When limit = {};
 };
 
-/// Starts a process at `place` that leads a group of its own, gets `death_signal` when this thread ends, and
-/// has the default signal mask and this process's limit of open files as it was given (open_files.h). Signals
-/// that this process was started to ignore stay ignored. `stdin_fd` is handed on; the caller keeps it. Holds
-/// a StartError if the program cannot be executed.
+/// Starts a process at `place`. The process leads a process group of its own, gets `death_signal` when this
+/// thread ends, and has the default signal mask and the limit of open files that this process was started
+/// with (open_files.h). Signals that this process was started to ignore stay ignored. `stdin_fd` becomes its
+/// standard input; the caller keeps its own descriptor. Holds a StartError if the program cannot be executed.
 Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& argv,
                                               const Environment& environment, int stdin_fd,
                                               const rt::Place& place, int death_signal = SIGKILL,
                                               Patience patience = {});
 
-/// Ends and reaps the processes that were left to this one by ranks that died (children that are not in
-/// `before`). Bounded to about a second.
+/// Kills and reaps the processes that were reparented to this one when ranks died (children that are not in
+/// `before`). Takes at most about a second.
 void end_orphans(const std::vector<pid_t>& before);
 std::vector<pid_t> children_of_this_process();
 

@@ -11,8 +11,8 @@
 namespace ouro::run {
 namespace {
 
-constexpr milliseconds kHurry{1000};    // for a reader, where the job was ended from outside
-constexpr milliseconds kLastWord{200};  // for the word about what was dropped
+constexpr milliseconds kHurry{1000};    // how long to wait for a reader if the job was ended from outside
+constexpr milliseconds kLastWord{200};  // time for the message about dropped bytes to be written
 
 bool same_file(int a, int b) {
   struct stat x {

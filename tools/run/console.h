@@ -1,4 +1,4 @@
-// What a job prints, in the same words on one host and on several. Used by launcher.cc and remote.cc.
+// What a job prints, worded alike for one host and for several. Used by launcher.cc and remote.cc.
 #pragma once
 #include <poll.h>
 
@@ -16,34 +16,35 @@
 
 namespace ouro::run {
 
-/// Standard output and standard error of the launcher. Nothing here waits for a reader but `drain`.
+/// Standard output and standard error of the launcher. Only `drain` ever waits for a reader.
 class Console {
  public:
-  static constexpr std::size_t kWatched = 2;  ///< descriptors that watch appends
+  static constexpr std::size_t kWatched = 2;  ///< number of descriptors that watch() appends
 
-  /// `options` outlives it. Errors: resource.
+  /// `options` must outlive the console. Errors: resource.
   static Result<std::unique_ptr<Console>> open(const RunOptions& options);
 
-  /// What a rank has written, after its "[rank] ". A line that another rank's interrupts is continued on a
-  /// new one.
+  /// Prints what a rank has written, after its "[rank] ". If another rank's output interrupts a line, the
+  /// rest of the line is printed on a new one.
   void rank_says(int rank, bool is_error, std::string_view text, LineEnd end);
-  /// A line of an agent's standard error.
+  /// Prints a line of an agent's standard error.
   void host_says(const std::string& host, std::string_view text);
-  /// The launcher's own.
+  /// Prints a message of the launcher itself.
   void say(std::string_view text);
 
-  /// More is waiting than should be: whoever reads for this stream stops for a while.
+  /// Too much output is pending: the caller must stop reading for this stream until this returns false.
   bool full(bool is_error) const { return outlet(is_error).full(); }
-  /// Once an output has failed, the exit code of the job; 128 + SIGPIPE where nobody reads any more, which
-  /// needs no word. The first call says what else it was.
+  /// The exit code of the job once an output has failed: 128 + SIGPIPE, without a message, if nobody reads
+  /// any more; otherwise 1, and the first call prints the reason.
   std::optional<int> broken();
 
   void watch(std::vector<pollfd>& fds) const;
   void hear();
 
-  /// The ranks are over. Waits, as any program would, until all is written; with `hurry` at most a second. A
-  /// signal that ends jobs, or the end of the job's time, ends the wait. What is dropped then is told.
-  /// Returns the exit code, which is `code` unless all went well until here.
+  /// Call when all ranks have ended. Waits until all output is written, as any program does; with `hurry`
+  /// at most a second. A signal that ends jobs, or the end of the job's time, ends the wait; the bytes
+  /// dropped then are reported. Returns `code` if that is not 0; otherwise 0, or the exit code for what
+  /// went wrong here.
   int drain(int code, bool hurry, When timeout, Signals& signals);
 
  private:
@@ -55,14 +56,14 @@ class Console {
   void close_line(bool is_error);
 
   const RunOptions& options_;
-  std::unique_ptr<Outlet> out_, err_;  ///< out_ is none where both are one file, so that the order stays
-  std::string open_[2];                ///< who wrote the line that stands open: "3", "3e", or ""
+  std::unique_ptr<Outlet> out_, err_;  ///< null if both streams are one file, so that their order is kept
+  std::string open_[2];  ///< per stream, the writer of the unfinished line: "3", "3e", or "" if there is none
   bool told_ = false;
 };
 
 std::string passed_on(int number);
 std::string timed_out(const RunOptions& options, const std::vector<int>& alive);
-/// The end of the job's time; 0 seconds: never.
+/// The time point at which a job of this duration ends; 0 seconds: never.
 When after(double seconds);
 
 }  // namespace ouro::run

@@ -19,10 +19,10 @@
 namespace ouro::run {
 namespace {
 
-/// What the child leaves in the pipe; it holds much more.
+/// What the child writes into the pipe; a pipe holds much more, so the write does not block.
 struct Outcome {
   int code = 0;
-  int reason = 0;  // of an error, whose text follows
+  int reason = 0;  // Reason of an error, whose text follows; 0: none
 };
 constexpr std::size_t kLongestText = 16'384;
 
@@ -49,7 +49,7 @@ constexpr std::size_t kLongestText = 16'384;
   ::_exit(0);
 }
 
-/// Until the child has ended; `pidfd` is its own. Its status.
+/// Passes signals on until the child, of which `pidfd` is a descriptor, has ended. Returns its wait status.
 int attend(pid_t child, const Fd& pidfd, Signals& signals) {
   for (;;) {
     std::vector<pollfd> fds;
@@ -59,7 +59,7 @@ int attend(pid_t child, const Fd& pidfd, Signals& signals) {
     for (int number; (number = signals.take()) != 0;) {
       ::kill(child, number);
       if (number == SIGTSTP)
-        ::kill(::getpid(), SIGSTOP);  // so that a shell sees it; the child stops the ranks
+        ::kill(::getpid(), SIGSTOP);  // so that a shell sees it as stopped; the child stops the ranks
     }
     int status = 0;
     if (::waitpid(child, &status, WNOHANG) == child) return status;
@@ -78,7 +78,7 @@ Result<int> guarded(const std::string& name, const std::function<Result<int>(int
   Fd read_end(ends[0]), write_end(ends[1]);
   const Fd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   if (!self) return system_error("cannot watch a process (pidfd_open)");
-  std::fflush(nullptr);  // or both would write it
+  std::fflush(nullptr);  // otherwise both processes would write what is buffered
   const pid_t child = ::fork();
   if (child < 0) return system_error("cannot start a process");
   if (child == 0) work_and_leave(work, self.get(), write_end.get());
@@ -97,7 +97,8 @@ Result<int> guarded(const std::string& name, const std::function<Result<int>(int
   const ssize_t n = ::read(read_end.get(), bytes.data(), bytes.size());
   if (n < static_cast<ssize_t>(sizeof outcome)) {
     const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : 1;
-    subreaper.reset();  // ends all that the child has left; only then a reader may keep this process waiting
+    subreaper.reset();  // kills all that the child left behind; only after that may a slow reader of stderr
+                        // block this process
     put(STDERR_FILENO, fmt::format("{}: the process that looked after the ranks (pid {}) was ended from "
                                    "outside (code {}); all ranks are ended\n",
                                    name, child, code));

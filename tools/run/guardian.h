@@ -1,4 +1,5 @@
-// The two processes of a launcher, of which each clears up after the other. Used by launcher.cc and agent.cc.
+// The two processes of a launcher, each of which cleans up if the other is killed. Used by launcher.cc
+// and agent.cc.
 #pragma once
 #include <functional>
 #include <string>
@@ -7,14 +8,14 @@
 
 namespace ouro::run {
 
-/// Runs `work` in a child of this process, from which all ranks descend, and returns what it returns. `above`
-/// is a pidfd of this process, for Signals.
+/// Runs `work` in a child of this process, from which all ranks descend, and returns the result of `work`.
+/// `above` is a pidfd of this process, for Signals.
 ///
-/// This process passes signals on to the child (which leads a process group of its own, so none arrives
-/// twice) and stops and continues with it. Should it be killed, the child sees it and ends the job. Should
-/// the child be killed, this process, to which all orphans then come, ends them, says so as `name` on
-/// standard error and returns 128 + the signal. Only if both are killed at once do processes stay that have
-/// left their rank's group.
+/// This process passes signals on to the child (which leads a process group of its own, so no signal arrives
+/// twice) and stops and continues together with it. If this process is killed, the child notices and ends the
+/// job. If the child is killed, this process, to which all orphans are then reparented, kills them, reports
+/// this as `name` on standard error and returns 128 + the signal. Only if both are killed at once do those
+/// processes survive that have left their rank's process group.
 ///
 /// Errors: those of `work`; resource.
 Result<int> guarded(const std::string& name, const std::function<Result<int>(int above)>& work);

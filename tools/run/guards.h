@@ -10,7 +10,8 @@
 
 namespace ouro::run {
 
-/// Processes whose parent dies come to this one, while this lives.
+/// While an object lives, processes whose parent dies are reparented to this process; its end kills those
+/// that are left.
 class Subreaper {
  public:
   Subreaper() : before_(children_of_this_process()) {
@@ -29,7 +30,7 @@ class Subreaper {
   int old_ = 0;
 };
 
-/// Children can be waited for, though this process was started to ignore their ends.
+/// While an object lives, children can be waited for even if this process was started with SIGCHLD ignored.
 class ChildrenCount {
  public:
   ChildrenCount() { old_ = ::signal(SIGCHLD, SIG_DFL); }

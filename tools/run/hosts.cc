@@ -1,4 +1,4 @@
-// Reads lists of hosts. Used through hosts.h.
+// Parses lists of hosts. Used through hosts.h.
 #include "tools/run/hosts.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::string_view kHost = "{host}";
 
-/// A name or address. It becomes an argument of the agent, where a leading '-' would be an option.
+/// Whether this can be a name or address. It becomes an argument of the agent's command, where a leading '-'
+/// would be an option.
 bool is_name(std::string_view s) {
   const auto fits = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -25,7 +26,7 @@ bool is_name(std::string_view s) {
   return !s.empty() && s.size() <= 255 && s.front() != '-' && std::all_of(s.begin(), s.end(), fits);
 }
 
-/// 0 if it is no number of slots.
+/// 0 if it is not a number of slots.
 int slots_of(std::string_view digits) {
   int slots = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), slots);
@@ -34,7 +35,7 @@ int slots_of(std::string_view digits) {
   return slots;
 }
 
-/// "a", "a:2", "[fd77::1]", "[fd77::1]:2".
+/// Parses "a", "a:2", "[fd77::1]" or "[fd77::1]:2".
 Result<Host> parse_host(std::string_view item) {
   Host host;
   std::string_view slots;
@@ -57,7 +58,7 @@ Result<Host> parse_host(std::string_view item) {
 Status add(std::vector<Host>& hosts, Host host) {
   const auto same = [&](const Host& h) { return h.name == host.name; };
   if (const auto it = std::find_if(hosts.begin(), hosts.end(), same); it != hosts.end()) {
-    it->slots = std::min(it->slots + host.slots, kMaxRanks);  // no job has more
+    it->slots = std::min(it->slots + host.slots, kMaxRanks);  // no job has more ranks
     it->elastic = it->elastic && host.elastic;
   } else if (hosts.size() == kMaxHosts) {
     return invalid(fmt::format("more than {} hosts", kMaxHosts));

@@ -1,4 +1,4 @@
-// Ranks of one host: what to do when one ends, writes, or must end. Used through job.h.
+// Ranks of one host: what to do when one ends, writes, or must be ended. Used through job.h.
 #include "tools/run/job.h"
 
 #include <fcntl.h>
@@ -40,7 +40,7 @@ Result<std::optional<int>> Job::start(Signals& signals, When limit) {
   if (place_of(count - 1).shared)
     audience_.say(
         fmt::format("{} ranks take the hardware threads ({}) in turn", count, rt::machine().threads()));
-  bool memory_told = false;  // the system refuses all ranks alike
+  bool memory_told = false;  // printed once: the system refuses all ranks alike
   for (int i = 0; i < count; ++i) {
     Rank& r = ranks_[static_cast<std::size_t>(i)];
     Environment variables = spec_.environments[static_cast<std::size_t>(i)];
@@ -93,21 +93,21 @@ void Job::line(Rank& r, bool is_error, std::string_view text, std::size_t shown,
     r.last_warning = text.substr(mark + kMark.size());
   }
   constexpr std::string_view kHint =
-      "Try";  // "Try: x --help", "Try 'x --help' for more": what is wrong stands above
+      "Try";  // "Try: x --help", "Try 'x --help' for more": the line before it says what is wrong
   const bool hint = text.starts_with(kHint) && text.find("--help") != std::string_view::npos;
   if (is_error && !text.empty() && (!hint || r.last_error_line.empty())) r.last_error_line = text;
   audience_.line(rank_of(r), is_error, text.substr(shown), end);
 }
 
-/// Reads what is there, with `all` even if nobody has room for it: a process that has ended left no more than
-/// its pipe holds. At the end of the stream the pipe is closed.
+/// Reads what is available; with `all` even if the audience is full, because a process that has ended left no
+/// more than its pipe holds. Closes the pipe at the end of the stream.
 void Job::drain(Rank& r, bool is_error, bool all) {
   Fd& fd = is_error ? r.child.err : r.child.out;
   LineSplitter& lines = is_error ? r.err : r.out;
   const auto take = [&](std::string_view text, std::size_t shown, LineEnd end) {
     line(r, is_error, text, shown, end);
   };
-  constexpr int kReads = 16;  // then the other ranks have their turn
+  constexpr int kReads = 16;  // bounded, so that the other ranks get their turn
   char buffer[16384];
   for (int i = 0; i < kReads && fd && (all || !audience_.full(is_error)); ++i) {
     const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
@@ -125,7 +125,7 @@ void Job::drain(Rank& r, bool is_error, bool all) {
   }
 }
 
-/// Prompts and progress bars end without a newline. What stands for a while is shown as it is.
+/// Prompts and progress bars end without a newline: shows a line that has been unterminated for kUnfinished.
 void Job::show_unfinished() {
   const auto now = Clock::now();
   for (Rank& r : ranks_)
@@ -148,7 +148,8 @@ void Job::drain(Rank& r) {
   drain(r, true, true);
 }
 
-/// Where several ranks ended at once, one that a signal killed is the cause and the others the echo.
+/// If several ranks ended at once, one that was killed by a signal is taken as the cause, the others
+/// as consequences.
 void Job::collect(const std::vector<Rank*>& ended) {
   Rank* culprit = nullptr;
   for (Rank* r : ended) {
@@ -178,14 +179,14 @@ std::string Job::obituary(const Rank& culprit) const {
 
 void Job::stop(milliseconds until_term) {
   const auto term = Clock::now() + until_term;
-  if (!kill_ && (!term_ || term < *term_)) term_ = term;  // what is under way is not put off
+  if (!kill_ && (!term_ || term < *term_)) term_ = term;  // an end that is already scheduled is not postponed
 }
 
 void Job::forward(int number) {
   if (!ends_the_job(number)) return signal_all(number);
   if (std::exchange(forwarded_, true) || number == SIGKILL) return signal_all(SIGKILL);
   signal_all(number);
-  signal_all(SIGCONT);  // a stopped process cannot act on it
+  signal_all(SIGCONT);  // a stopped process cannot act on the signal
   term_.reset();
   kill_ = Clock::now() + kForwardToKill;
 }

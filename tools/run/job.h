@@ -1,5 +1,5 @@
-// The ranks of one host: started, watched, their output split into lines, ended together.
-// Used by the launcher for a job on its own host, and by the agent on each host of a larger one.
+// The ranks of one host: starts them, watches them, splits their output into lines and ends them together.
+// Used by the launcher for a job on its own host, and by the agent on each host of a larger job.
 #pragma once
 #include <poll.h>
 
@@ -18,35 +18,39 @@
 
 namespace ouro::run {
 
-inline constexpr milliseconds kGrace{1000};            ///< for survivors to report their own error and leave
-inline constexpr milliseconds kTermToKill{2000};       ///< between SIGTERM and SIGKILL
-inline constexpr milliseconds kForwardToKill{10'000};  ///< after a signal from outside: time for a checkpoint
+/// Time for survivors of a failure to report their own error and exit.
+inline constexpr milliseconds kGrace{1000};
+inline constexpr milliseconds kTermToKill{2000};  ///< between SIGTERM and SIGKILL
+/// Between a signal from outside and SIGKILL: time for a checkpoint.
+inline constexpr milliseconds kForwardToKill{10'000};
 
-inline constexpr milliseconds kUnfinished{250};  ///< until a line without an end is shown
+/// How long an unterminated line is held back before it is shown.
+inline constexpr milliseconds kUnfinished{250};
 
-/// Who hears what becomes of the ranks. Ranks are named by their rank in the whole job. Nothing of it may
-/// wait.
+/// Receives events about the ranks, which are named by their rank in the whole job. No member may block.
 class Audience {
  public:
   virtual ~Audience() = default;
   virtual void line(int rank, bool is_error, std::string_view text, LineEnd end) = 0;
-  /// No more of this stream for now: the ranks' pipes fill, and then the ranks wait.
+  /// No more of this stream can be taken for now: the job stops reading, the ranks' pipes fill, and then the
+  /// ranks block.
   virtual bool full(bool is_error) const = 0;
   virtual void ended(int rank, int code) = 0;
-  /// Once: the first failure, its exit code and "rank 3 (pid 77) exited with code 2; its last warning: ...".
+  /// Called once: the exit code of the first failure and, for example, "rank 3 (pid 77) exited with code 2;
+  /// its last warning: ...".
   virtual void failed(int code, const std::string& text) = 0;
   virtual void say(std::string_view text) = 0;
 };
 
-/// One thread calls: start, then watch, poll, handle and on_time while any_alive, then finish.
+/// Must be used from one thread: start; then watch, poll, handle and on_time while any_alive; then finish.
 class Job {
  public:
   struct Spec {
     std::vector<std::string> argv;
-    std::vector<Environment> environments;  ///< whole, one for each rank
-    int first_rank = 0;                     ///< of those on this host, which follow each other
+    std::vector<Environment> environments;  ///< the complete environment of each rank
+    int first_rank = 0;  ///< rank of the first one on this host; the others follow consecutively
     rt::Bind bind = rt::Bind::none;
-    int input = -1;  ///< standard input of the first rank here; -1: empty, as that of the others
+    int input = -1;  ///< standard input of the first rank here; -1: empty, as for all other ranks
   };
 
   Job(Spec spec, Audience& audience)
@@ -55,33 +59,34 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  /// An exit code if the program cannot be run, or not before a signal comes or `limit`; the audience has
-  /// heard why.
+  /// Holds an exit code if the program cannot be run, or did not start before a signal arrived or `limit`
+  /// passed; the audience has then been told why.
   Result<std::optional<int>> start(Signals& signals, When limit);
 
   bool any_alive() const;
   std::vector<int> alive() const;
-  /// Of the first rank that failed.
+  /// Exit code of the first rank that failed.
   std::optional<int> code() const { return code_; }
 
   void watch(std::vector<pollfd>& fds) const;  ///< appends three for each rank
-  void handle(const pollfd* fds);              ///< those that watch appended, after poll
+  void handle(const pollfd* fds);              ///< takes the entries that watch() appended, after poll
   When next() const { return earliest({term_, kill_, show_}); }
   void on_time();
 
-  /// SIGTERM to all after `until_term`, SIGKILL kTermToKill later.
+  /// Sends SIGTERM to all ranks after `until_term`, and SIGKILL kTermToKill later.
   void stop(milliseconds until_term);
-  /// A signal from outside for all ranks. Of those that end jobs the second one kills them, and so does
-  /// SIGKILL.
+  /// Passes a signal from outside on to all ranks. The second signal that ends jobs kills them, and so
+  /// does SIGKILL.
   void forward(int number);
-  /// Lines that have no end yet. Whoever still holds a pipe is about to be ended.
+  /// Passes on unterminated lines. Any process that still holds a pipe is about to be killed.
   void finish();
 
  private:
   struct Rank {
     Child child;
     LineSplitter out, err;
-    When out_since, err_since;  // their last bytes, where these are no whole line and not shown
+    // Time of the last bytes, if an unterminated line is pending and not yet shown.
+    When out_since, err_since;
     std::string last_warning, last_error_line;
     bool alive() const { return child.pid != 0 && !child.ending; }
   };

@@ -1,4 +1,4 @@
-// A job on this host: one thread, one poll over signals, processes and pipes. Used through launcher.h.
+// A job on this host: one thread and one poll over signals, processes and pipes. Used through launcher.h.
 #include "tools/run/launcher.h"
 
 #include <arpa/inet.h>
@@ -21,7 +21,7 @@
 namespace ouro::run {
 namespace {
 
-/// A port that nobody listens on now.
+/// A port that has no listener at the moment.
 Result<int> free_port() {
   const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
@@ -36,7 +36,7 @@ Result<int> free_port() {
   return static_cast<int>(ntohs(address.sin_port));
 }
 
-/// Rank 0 gets this process's standard input, unless that is a terminal, or closed.
+/// Whether rank 0 gets this process's standard input: not if it is a terminal, closed or write-only.
 bool reads_input() {
   const int mode = ::fcntl(STDIN_FILENO, F_GETFL);
   return ::isatty(STDIN_FILENO) == 0 && mode >= 0 && (mode & O_ACCMODE) != O_WRONLY;
@@ -130,7 +130,7 @@ Result<int> run_here(const RunOptions& options, const std::vector<std::string>& 
 Environment own_environment() {
   Environment mine = process_environment();
   const std::string outer = outer_launchers(mine);
-  mine.erase("OURO_LAUNCHER");  // it chose among those around this one
+  mine.erase("OURO_LAUNCHER");  // it chose among the launchers around this process
   mine["OURO_OUTER_LAUNCHERS"] = outer.empty() ? "none" : outer;
   return mine;
 }
@@ -195,7 +195,7 @@ Result<int> run_ranks(const RunOptions& options, const std::vector<std::string>&
     return invalid("ranks cannot be bound to the machine that HWLOC_XMLFILE or HWLOC_SYNTHETIC describes");
   if (argv.empty() || argv[0].empty()) return invalid("no program to run");
   return guarded(options.name, [&](int above) -> Result<int> {
-    const Subreaper subreaper;  // ends last, when the ranks are gone
+    const Subreaper subreaper;  // destroyed last, when the ranks are gone
     Signals signals(Signals::Which::all, above);
     if (!signals) return system_error("cannot watch signals (signalfd)");
     return options.hosts.empty() ? run_here(options, argv, signals) : run_on_hosts(options, argv, signals);

@@ -1,5 +1,5 @@
-// LineSplitter: bytes in, whole lines out, and what stands unfinished for a while. Used by the launcher on
-// the output of each rank.
+// LineSplitter: takes bytes, hands out whole lines, and on request the start of an unterminated one. Used by
+// the launcher on the output of each rank.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace ouro::run {
 
-/// How a piece of a rank's output ends: with a newline, without one because there is no more, or in a line
-/// that may go on.
+/// How a piece of a rank's output ends: with a newline; without one because the output has ended; or within a
+/// line that may continue.
 enum class LineEnd : char { line = '1', output = '0', piece = '2' };
 
 class LineSplitter {
  public:
-  static constexpr std::size_t kLongest = std::size_t{1} << 20;  ///< bytes; a longer line is broken here
+  static constexpr std::size_t kLongest = std::size_t{1} << 20;  ///< bytes; a longer line is split here
 
-  /// Calls line(text, shown, end) for each complete line, without its newline, and for a piece of one that is
-  /// too long; `partial` has shown its first `shown` bytes.
+  /// Calls line(text, shown, end) for each complete line, without its newline, and for each piece of a line
+  /// longer than kLongest. The first `shown` bytes of `text` have already been passed to partial().
   template <class F>
   void add(std::string_view bytes, F&& line) {
     while (!bytes.empty()) {
@@ -34,16 +34,16 @@ class LineSplitter {
     }
   }
 
-  /// Whether there are bytes without a newline that were not shown.
+  /// Whether there are bytes without a newline that have not been shown.
   bool unfinished() const { return pending_.size() > shown_; }
-  /// Calls more(text) with them.
+  /// Calls more(text) with these bytes.
   template <class F>
   void partial(F&& more) {
     if (unfinished()) more(std::string_view(pending_).substr(shown_));
     shown_ = pending_.size();
   }
 
-  /// Calls line(text, shown, end) for what is left without a newline, if anything.
+  /// Calls line(text, shown, end) for the remaining bytes without a newline, if there are any.
   template <class F>
   void finish(F&& line) {
     if (!pending_.empty()) hand_out(line, LineEnd::output);

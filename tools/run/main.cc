@@ -1,5 +1,5 @@
-// ouro-run: starts N ranks of a program, on this host or on several. For users; what it does is in
-// launcher.h.
+// ouro-run: starts N ranks of a program, on this host or on several. A program for users; launcher.h
+// describes what it does.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -51,7 +51,7 @@ code is that of the first rank that failed (128 + signal number if a signal kill
 
 SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and end the job (a second one kills it); SIGUSR1, SIGUSR2,
 SIGTSTP and SIGCONT go to all ranks, and the job goes on. What ouro-run was started to ignore (nohup) it ignores.)";
-/// NAME or NAME=VALUE for the ranks on all hosts. False if NAME has no value here.
+/// Adds NAME or NAME=VALUE for the ranks on all hosts. False if NAME has no value in this process.
 bool set_variable(ouro::Environment& variables, const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals != std::string::npos && equals > 0) {
@@ -65,7 +65,8 @@ bool set_variable(ouro::Environment& variables, const std::string& text) {
   return true;
 }
 
-/// Those of -x that every rank gets a value of its own of; empty: none. Such a value would be lost.
+/// The name of a variable given by -x that the launcher sets for every rank itself, so that the given value
+/// would be lost; "": there is none.
 std::string set_by_itself(const ouro::run::RunOptions& options) {
   ouro::Environment own = ouro::run::rank_environment({}, {});
   own["OURO_ROLL"] = "";
@@ -77,7 +78,8 @@ std::string set_by_itself(const ouro::run::RunOptions& options) {
   return "";
 }
 
-/// The faults of --fault behind those of OURO_FAULT, for all ranks. invalid if one cannot be.
+/// Appends the faults of --fault to those of OURO_FAULT, for all ranks. Errors: invalid, if a fault is not
+/// possible in this job.
 ouro::Status set_faults(ouro::Environment& variables, const std::vector<std::string>& faults, int ranks,
                         std::size_t hosts) {
   if (faults.empty()) return {};
@@ -94,12 +96,12 @@ ouro::Status set_faults(ouro::Environment& variables, const std::vector<std::str
   return {};
 }
 
-/// Where one of the three is closed, what is opened next would be taken for it. Reading or writing there
-/// fails as it did.
+/// If one of the three standard descriptors is closed, the next descriptor to be opened would take its place.
+/// Opens /dev/null there so that reading or writing it still fails.
 void occupy_standard_descriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(fd, F_GETFD) < 0) [[maybe_unused]]
-      const int same =  // the lowest that is free
+      const int same =  // open returns the lowest free descriptor
           ::open("/dev/null", (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
 }
 

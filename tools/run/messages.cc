@@ -1,4 +1,4 @@
-// Bytes of the pipes between ouro-run and its agents. Used through messages.h.
+// The encoding of messages between ouro-run and its agents. Used through messages.h.
 #include "tools/run/messages.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 namespace ouro::run {
 namespace {
 
-constexpr std::size_t kLength = 4;  // bytes of a length
+constexpr std::size_t kLength = 4;  // bytes of a length field
 
 void add_length(std::string& out, std::size_t value) {
   for (std::size_t i = 0; i < kLength; ++i) out += static_cast<char>((value >> (8 * i)) & 0xff);

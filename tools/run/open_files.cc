@@ -9,7 +9,7 @@
 namespace ouro::run {
 namespace {
 
-std::optional<rlimit> given;  // one thread starts processes
+std::optional<rlimit> given;  // not synchronised: one thread starts processes
 
 }  // namespace
 

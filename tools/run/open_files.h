@@ -1,4 +1,4 @@
-// How many descriptors this process may open. Used by whatever starts many processes.
+// How many descriptors this process may open. Used by code that starts many processes.
 #pragma once
 #include <sys/resource.h>
 
@@ -13,8 +13,8 @@ namespace ouro::run {
 /// Errors: resource.
 Status make_room(std::size_t more, const std::string& what_for);
 
-/// The limit as this process was given it, which its children get back: what they open is theirs to decide,
-/// and programs that use select() rely on the usual one. Nullptr: it was never changed.
+/// The limit that this process was started with, which its children get back: they open files as they see
+/// fit, and programs that use select() rely on the usual limit. nullptr: the limit was never changed.
 const rlimit* given_limit();
 
 }  // namespace ouro::run

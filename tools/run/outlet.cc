@@ -45,7 +45,7 @@ class Outlet::State {
         lock.unlock();
         const ssize_t n = ::write(fd_.get(), rest.data(), rest.size());
         const int error = n < 0 ? errno : 0;
-        if (error == EAGAIN) {  // somebody made it non-blocking
+        if (error == EAGAIN) {  // another process made it non-blocking
           pollfd room{fd_.get(), POLLOUT, 0};
           ::poll(&room, 1, -1);
         }
@@ -66,7 +66,7 @@ class Outlet::State {
     }
   }
 
-  /// Nothing more is written, but for the piece under way.
+  /// Drops what is queued; only the piece that is being written may still be written.
   void end() {
     const std::lock_guard lock(mutex_);
     ended_ = true;
@@ -105,14 +105,15 @@ class Outlet::State {
 
 Result<std::unique_ptr<Outlet>> Outlet::open(int fd) {
   Fd own(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  const int closed = own ? 0 : errno;  // then the first write says so
+  const int closed = own ? 0 : errno;  // the first write will report that it is closed
   if (!own && closed != EBADF) return system_error("cannot duplicate a descriptor");
   Fd news(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!news) return system_error("cannot make an eventfd");
   auto state = std::make_shared<State>(std::move(own), std::move(news));
   sigset_t all, before;
   sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, &before);  // of the new thread; SIGTTOU too: terminals may be written to
+  // Mask of the new thread; blocks SIGTTOU too, so that it may write to a terminal.
+  ::pthread_sigmask(SIG_BLOCK, &all, &before);
   Status started;
   try {
     std::thread([state] { state->run(); }).detach();

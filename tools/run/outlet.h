@@ -1,5 +1,5 @@
-// Outlet: what goes to one descriptor, written by a thread of its own, so that nobody waits for a slow
-// reader. Used by the console of the launcher and by the agent.
+// Outlet: output to one descriptor, written by a thread of its own, so that nobody waits for a slow reader.
+// Used by the console of the launcher and by the agent.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -11,29 +11,29 @@
 namespace ouro::run {
 
 /// A descriptor that other processes share cannot be made non-blocking without changing it for them, and poll
-/// promises nothing for a terminal or a file; hence the thread. What is added is written in order, in pieces
-/// of at most PIPE_BUF bytes that are never cut inside one add, if that is not longer: lines stay whole among
-/// the lines of other processes.
+/// guarantees nothing for a terminal or a file; hence the thread. Text is written in the order in which it
+/// was added, in pieces of at most PIPE_BUF bytes. The text of one add() that fits into PIPE_BUF is never
+/// split, so lines stay whole among the lines of other processes.
 class Outlet {
  public:
   static constexpr std::size_t kFull = std::size_t{1} << 20;  ///< bytes
 
   /// Writes to a duplicate of `fd`. Errors: resource.
   static Result<std::unique_ptr<Outlet>> open(int fd);
-  /// Waits for nobody: what is not written is dropped, and a thread that is stuck in write() stays behind.
+  /// Never blocks: unwritten text is dropped, and a thread that is stuck in write() is left behind.
   ~Outlet();
   Outlet(const Outlet&) = delete;
   Outlet& operator=(const Outlet&) = delete;
 
-  /// Takes it without waiting, even where full.
+  /// Queues the text without blocking, even if full().
   void add(std::string_view text);
-  /// More than kFull bytes wait: whoever reads from somewhere to write here should stop, until less than half
-  /// of it waits.
+  /// More than kFull bytes are pending. The caller should stop reading its source until less than half of
+  /// kFull is pending.
   bool full() const;
-  std::size_t waiting() const;  ///< bytes that are still to be written
-  int broken() const;           ///< errno of the write that failed; nothing is written after it. 0: none
+  std::size_t waiting() const;  ///< bytes that are not yet written
+  int broken() const;  ///< errno of the write that failed, after which nothing more is written; 0: none
 
-  /// Readable when something above has changed; `hear` makes it unreadable.
+  /// Becomes readable when any of the above changes; hear() resets it.
   const Fd& news() const;
   void hear();
 

@@ -1,5 +1,5 @@
-// The launcher's loop over agents: calls all hosts, finds where ranks meet, gives orders, relays, ends. Used
-// through remote.h.
+// The launcher's loop over agents: calls all hosts, finds where ranks meet, sends orders, relays output, ends
+// the job. Used through remote.h.
 #include "tools/run/remote.h"
 
 #include <fmt/format.h>
@@ -21,16 +21,16 @@
 namespace ouro::run {
 namespace {
 
-constexpr milliseconds kCall{60'000};    // for all agents to answer, whatever authentication takes
-constexpr milliseconds kEcho{100};       // after a rank returned an error: a death elsewhere may be the cause
-constexpr milliseconds kFarewell{3000};  // after the last SIGKILL: then agents are ended themselves
+constexpr milliseconds kCall{60'000};  // for all agents to answer, including authentication
+constexpr milliseconds kEcho{100};  // wait after a rank returned an error: a death elsewhere may be its cause
+constexpr milliseconds kFarewell{3000};  // after the last SIGKILL; then the agents themselves are killed
 
 class HostsJob : public AgentLink::Audience {
  public:
   HostsJob(const RunOptions& options, const std::vector<std::string>& argv, const std::vector<Host>& hosts);
   HostsJob(const HostsJob&) = delete;
   HostsJob& operator=(const HostsJob&) = delete;
-  /// The exit code if agents cannot be run.
+  /// Starts all agents. Holds an exit code if they cannot be run.
   Result<std::optional<int>> call(Console& console, Signals& signals);
   int run(Signals& signals);
 
@@ -58,7 +58,7 @@ class HostsJob : public AgentLink::Audience {
   const RunOptions& options_;
   const std::vector<std::string>& argv_;
   std::deque<AgentLink> agents_;
-  Console* console_ = nullptr;  // call() has it from its caller
+  Console* console_ = nullptr;  // set by call()
   RendezvousChoice place_;
   std::string token_, id_, secret_;
   enum class Phase { calling, offering, reaching, running } phase_ = Phase::calling;
@@ -175,7 +175,7 @@ void HostsJob::heard(AgentLink& a, const Message& m) {
   }
 }
 
-/// All agents are there: the first one listens where others may reach it.
+/// Once all agents are ready, makes the first one listen where other hosts may reach it.
 void HostsJob::proceed() {
   const auto is_ready = [](const AgentLink& a) { return a.state == AgentLink::State::ready; };
   if (phase_ != Phase::calling || culprit_ || !std::all_of(agents_.begin(), agents_.end(), is_ready)) return;
@@ -195,7 +195,7 @@ void HostsJob::settle(const Message& message) {
   choose();
 }
 
-/// Once all hosts have answered.
+/// Picks the meeting place once all hosts have answered.
 void HostsJob::choose() {
   if (phase_ != Phase::reaching || culprit_ || !place_.complete()) return;
   const Result<Offer> place = place_.choose();
@@ -206,7 +206,7 @@ void HostsJob::choose() {
 void HostsJob::order(const Offer& place) {
   std::error_code error;
   const std::filesystem::path directory = std::filesystem::current_path(error);
-  if (error)  // ranks of a job on this host would run, but what should the other hosts look for?
+  if (error)  // on one host ranks could still run, but the other hosts need a name of the directory
     return fail(1, fmt::format("the working directory has no name ({}): ranks cannot be started in it",
                                error.message()));
   phase_ = Phase::running;
@@ -245,8 +245,8 @@ void HostsJob::gone(AgentLink& a) {
   fail(code == 0 ? 1 : code, std::move(text));
 }
 
-/// The first failure ends the job. A death that is heard of at the same time is the cause of an error
-/// elsewhere.
+/// The first failure ends the job. If a death is reported at about the same time, it replaces an error as
+/// the cause.
 void HostsJob::fail(int code, std::string text) {
   constexpr int kSignal = 128;
   if (told_ || (culprit_ && (code <= kSignal || culprit_->code > kSignal))) return;
@@ -271,7 +271,7 @@ void HostsJob::stop_all(milliseconds until_term) {
       a.send({Kind::stop, {std::to_string(until_term.count())}});
     } else {
       a.in.reset();
-      if (a.present()) a.child.signal_group(SIGTERM);  // it may wait for an answer of the network
+      if (a.present()) a.child.signal_group(SIGTERM);  // it may be waiting for the network
     }
   }
 }
@@ -290,7 +290,8 @@ void HostsJob::forward(int number) {
   for (AgentLink& a : agents_) a.send({Kind::signal, {std::to_string(number)}});
 }
 
-/// Nobody waits for this process any more: agents whose orders end do not ask for reasons.
+/// The process above is dead, so nobody reads the reason: closes the orders of all agents, which makes them
+/// end their ranks.
 void HostsJob::end_at_once() {
   told_ = true;
   culprit_ = Culprit{128 + SIGKILL, ""};
@@ -300,7 +301,7 @@ void HostsJob::end_at_once() {
   for (AgentLink& a : agents_) a.in.reset();
 }
 
-/// Agents stop reading what there is no room for here, and go on when there is.
+/// Tells agents to stop reading a stream for which there is no room here, and to resume when there is.
 void HostsJob::hold() {
   for (AgentLink& a : agents_)
     for (const bool is_error : {false, true}) {
@@ -320,7 +321,7 @@ std::vector<int> HostsJob::alive() const {
 void HostsJob::on_time() {
   if (const std::optional<int> broken = console_->broken(); broken && !culprit_) {
     culprit_ = Culprit{*broken, ""};
-    tell();  // the console has; how ranks end now is no cause
+    tell();  // the console has printed the reason; how ranks end from now on is not the cause
     stop_all(milliseconds(0));
   }
   if (due(timeout_)) {

@@ -9,7 +9,7 @@
 
 namespace ouro::run {
 
-/// run_ranks where options.hosts is not empty.
+/// Implements run_ranks for non-empty options.hosts.
 Result<int> run_on_hosts(const RunOptions& options, const std::vector<std::string>& argv, Signals& signals);
 
 }  // namespace ouro::run

@@ -1,4 +1,4 @@
-// Sockets of the search for a meeting place. Used through rendezvous.h.
+// The sockets that find a meeting place. Used through rendezvous.h.
 #include "tools/run/rendezvous.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ constexpr int kPortsTried = 100;
 
 sockaddr* socket_address(rt::NetAddress& address) { return reinterpret_cast<sockaddr*>(&address.at); }
 
-/// Where packets to `peer` would leave this host; "" if its name is not known here. Sends nothing.
+/// The source address of packets to `peer`; "" if its name cannot be resolved here. Sends nothing.
 std::string source_towards(const std::string& peer) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -42,7 +42,7 @@ std::string source_towards(const std::string& peer) {
   return "";
 }
 
-/// Best first. Never empty.
+/// This host's addresses, best first. Never empty.
 Result<std::vector<std::string>> own_addresses(const std::string& peer, const std::string& interfaces) {
   rt::AddressQuestion question{.filter = interfaces, .route = source_towards(peer)};
   if (interfaces.empty()) {
@@ -52,20 +52,20 @@ Result<std::vector<std::string>> own_addresses(const std::string& peer, const st
   std::vector<std::string> addresses;
   const rt::NameFilter filter(question.filter);
   if (!filter.chooses() || filter.takes("lo")) addresses.push_back("127.0.0.1");
-  // Each round takes the best address out of the list, so this ends.
+  // Each iteration removes the best address from the list, so this terminates.
   for (;;) {
     const Result<std::string> best = rt::choose_address(all, question);
     if (!best.ok() && addresses.empty()) return best.status();
     if (!best.ok()) return addresses;
-    const bool scoped = best->find('%') != best->npos;  // says something to this host only
+    const bool scoped = best->find('%') != best->npos;  // it has a meaning on this host only
     if (!scoped && std::find(addresses.begin(), addresses.end(), *best) == addresses.end())
       addresses.push_back(*best);
     for (rt::Interface& i : all) std::erase(i.addresses, *best);
   }
 }
 
-/// A socket bound to a free port of `address`, and the port: none of those that the system hands out by
-/// itself, since rank 0 binds it a moment after it has been let go of here.
+/// A socket bound to a free port of `address`, and the port. The port is outside the range from which the
+/// system allocates ports, because rank 0 binds it shortly after it is released here.
 Result<std::pair<Fd, int>> bound_socket(const std::string& address) {
   std::random_device random;
   std::uniform_int_distribution ports(12'000, 32'000);
@@ -121,7 +121,7 @@ void Listeners::handle(const pollfd* fds) {
 }
 
 std::vector<int> reach(const std::vector<Offer>& offers, const std::string& token, milliseconds limit) {
-  constexpr milliseconds kAfterFirst{300};  // then an address that has not answered is not the one to use
+  constexpr milliseconds kAfterFirst{300};  // after the first answer, wait this long for a better offer
   struct Try {
     Fd socket;
     std::string got;

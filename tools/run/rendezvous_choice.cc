@@ -1,4 +1,4 @@
-// Choosing among offers. Used through rendezvous_place.h.
+// Chooses among offers. Used through rendezvous_choice.h.
 #include "tools/run/rendezvous_choice.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The launcher's part in finding where ranks meet: which offers each host has reached, and the one to take.
+// The launcher's part in finding where ranks meet: records which offers each host has reached and picks one.
 // Pure. Used by remote.cc.
 #pragma once
 #include <string>
@@ -12,21 +12,22 @@ namespace ouro::run {
 class RendezvousChoice {
  public:
   explicit RendezvousChoice(std::vector<std::string> hosts);
-  /// Of the first host, which reaches its own addresses.
+  /// Sets the offers of the first host, which counts as having reached all of them.
   void offer(std::vector<Offer> offers);
   const std::vector<Offer>& offers() const { return offers_; }
-  /// Host `host` has reached the offers of these indexes; those out of range do not count.
+  /// Host `host` has reached the offers with these indexes; indexes out of range are ignored.
   void reached(std::size_t host, const std::vector<int>& indexes);
   bool has_answered(std::size_t host) const { return answers_[host].given; }
   bool complete() const;
-  /// Once complete: the first offer that all hosts have reached. Error invalid: who reached which.
+  /// Call once complete: the first offer that all hosts have reached. Error invalid: the text says which host
+  /// reached which offers.
   Result<Offer> choose() const;
 
  private:
   struct Answer {
     std::string host;
     bool given = false;
-    std::vector<char> reached;  // by offer: 1 or 0
+    std::vector<char> reached;  // by index of the offer: 1 or 0
   };
   std::vector<Offer> offers_;
   std::vector<Answer> answers_;

@@ -1,4 +1,5 @@
-// Signals as bytes of a descriptor, and the end of the process that this one works for. Used in this folder.
+// Signals as bytes of a descriptor, and the death of the process that this one works for. Used in
+// this folder.
 #pragma once
 #include <poll.h>
 #include <signal.h>
@@ -13,22 +14,22 @@
 
 namespace ouro::run {
 
-/// Whether a job ends with it; other signals are passed on to the ranks, and the job goes on.
+/// Whether the signal ends a job; other signals are passed on to the ranks, and the job continues.
 inline bool ends_the_job(int number) {
   return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT || number == SIGKILL;
 }
 
-/// While this lives, signals arrive here; the mask is as before afterwards. A signal that this process was
-/// started to ignore (nohup, a script's background job) is left ignored.
+/// While an object lives, signals are received here; afterwards the signal mask is restored. A signal that
+/// this process was started to ignore (nohup, a script's background job) stays ignored.
 class Signals {
  public:
   enum class Which { all, ending };
-  static constexpr std::size_t kWatched = 2;  ///< descriptors that watch appends
+  static constexpr std::size_t kWatched = 2;  ///< number of descriptors that watch() appends
 
-  /// `above`: a pidfd of the process for which this one works, or -1; its end is told as SIGKILL.
+  /// `above`: a pidfd of the process for which this one works, or -1; its death is reported as SIGKILL.
   explicit Signals(Which which = Which::all, int above = -1) : above_(above) {
     sigemptyset(&set_);
-    sigaddset(&set_, SIGPIPE);  // told by a failed write
+    sigaddset(&set_, SIGPIPE);  // a failed write reports it
     for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) add(number);
     if (which == Which::all)
       for (int number : {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) add(number);
@@ -57,7 +58,7 @@ class Signals {
     early_.pop_front();
     return number;
   }
-  /// Whether one has come that ends the job; `take` will tell which.
+  /// Whether a signal that ends the job has arrived; `take` returns it later.
   bool ending() {
     fetch();
     return std::any_of(early_.begin(), early_.end(), ends_the_job);

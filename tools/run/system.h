@@ -1,4 +1,4 @@
-// Small calls of the system that the launcher and its agents share. Used in this folder.
+// Small wrappers of system calls that the launcher and its agents share. Used in this folder.
 #pragma once
 #include <fmt/format.h>
 #include <poll.h>
@@ -29,14 +29,14 @@ inline Status system_error(std::string_view what) {
 
 /// `bytes` random bytes as hexadecimal digits.
 inline Result<std::string> random_hex(std::size_t bytes) {
-  std::vector<unsigned char> raw(bytes);  // getrandom gives up to 256 whole
+  std::vector<unsigned char> raw(bytes);  // getrandom returns up to 256 bytes in one piece
   if (::getrandom(raw.data(), bytes, 0) != static_cast<ssize_t>(bytes))
     return system_error("cannot get random bytes");
   return fmt::format("{:02x}", fmt::join(raw, ""));
 }
 
-/// Writes all of it; waits where the reader is slow, so never while ranks run (outlet.h). False when nobody
-/// reads any more.
+/// Writes all of it. Blocks on a slow reader, so it must not be used while ranks run (see outlet.h). False if
+/// nobody reads any more.
 inline bool put(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());
@@ -59,7 +59,7 @@ inline When earliest(std::initializer_list<When> all) {
   return first;
 }
 
-/// For poll: milliseconds until the first of them, -1 if none will come.
+/// Timeout for poll: milliseconds until the earliest of them, -1 if all are never.
 inline int wait_ms(std::initializer_list<When> all) {
   int wait = -1;
   for (const When& t : all) {
@@ -71,7 +71,7 @@ inline int wait_ms(std::initializer_list<When> all) {
   return wait;
 }
 
-/// True once when `t` has come; it never comes again.
+/// True once, when `t` has passed; then `t` is reset to never.
 inline bool due(When& t) {
   if (!t || Clock::now() < *t) return false;
   t.reset();

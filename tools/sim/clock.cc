@@ -1,6 +1,6 @@
-// Runs a script against the clock: every class of ranks has a time, links are bounded queues of send times.
-// The outcome does not depend on the order in which ranks are looked at: each waits for what it needs to
-// know. Only where ranks share a port, the one that comes first goes first.
+// Runs a script against the clock: every class of ranks has a time; links are bounded queues of send times.
+// The result does not depend on the order in which classes are processed, because each waits until the times
+// it needs are known. Only if ranks share a port are they served in the order of their times.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -51,36 +51,37 @@ class Clock {
     if (alike()) out.busiest_node /= s_.nodes;
     out.intra += intra_;
     out.inter += inter_;
-    out.busiest += folded_most;  // a fold reads from all, so it adds to the pair that carries most
+    // A fold reads from all other ranks, so it adds to the pair that carries most.
+    out.busiest += folded_most;
     return out;
   }
 
  private:
   struct Class {
-    double now = 0, egress = 0, ingress = 0;  // seconds; ports are busy until then
+    double now = 0, egress = 0, ingress = 0;  // seconds; egress and ingress: until when the ports are busy
     std::size_t step = 0;
     int round = 0, meets = 0;
-    bool at_barrier = false, stuck = false;  // stuck: it waits for a step of another
+    bool at_barrier = false, stuck = false;  // stuck: it waits for a step of another class
     int released = 0;
     struct Page {
-      double posted = 0, result = 0;  // when
+      double posted = 0, result = 0;  // times
       int posted_round = -1, result_round = -1;
     };
     std::array<Page, StagingView::kSlots> slots;
-    double folded = 0;         // bytes that folds have read from each other rank
-    double near = 0, far = 0;  // other ranks on its node, and elsewhere
+    double folded = 0;         // bytes that folds have read from each of the other ranks
+    double near = 0, far = 0;  // number of other ranks on its node, and on other nodes
     std::size_t node = 0;
   };
-  /// Of a node, to the others.
+  /// The port of a node to the other nodes.
   struct Port {
-    double out = 0, in = 0;         // busy until then, where ranks share it
+    double out = 0, in = 0;         // until when it is busy, if ranks share it
     double sent = 0, received = 0;  // bytes
   };
   struct Link {
     std::int64_t sent = 0, taken = 0;
     double bytes = 0;
   };
-  struct Gate {  // of a meet or the end of a round: who has come, and when the last one did
+  struct Gate {  // of a meet or the end of a round: how many have reached it, and when the last one did
     std::size_t count = 0;
     double last = 0;
     void come(double when) {
@@ -116,7 +117,7 @@ class Clock {
       }
     }
   }
-  /// Ranks that share a port get it in the order in which they come.
+  /// Ranks that share a port use it in the order in which they reach it.
   void run_in_time() {
     for (;;) {
       std::size_t first = classes_.size();
@@ -134,7 +135,8 @@ class Clock {
       }
     }
   }
-  /// When the next step of class i can be, as far as its links are concerned; infinity: not yet.
+  /// The earliest time of the next step of class i, as far as its links determine it; infinity: not
+  /// yet known.
   double ready(std::size_t i) const {
     const Class& me = classes_[i];
     if (me.stuck || me.round == s_.program_rounds) return INFINITY;
@@ -153,7 +155,7 @@ class Clock {
     ++me.round;
   }
 
-  /// One step of class i; false: it must wait for another.
+  /// Executes one step of class i. Returns false if it must wait for another class.
   bool hop(std::size_t i) {
     Class& me = classes_[i];
     if (s_.programs[i].empty()) return advance(me, i), true;
@@ -204,7 +206,7 @@ class Clock {
   }
 
   bool shared(const Pair& pair) const { return c_.node_port && !pair.inside; }
-  /// Takes a message over the ports of two nodes; when it has arrived.
+  /// Sends a message over the ports of two nodes and returns its arrival time.
   double carry(const Pair& pair, double now, double bytes) {
     Port &from = ports_[pair.from_node], &to = ports_[pair.to_node];
     const double start = std::max(now, from.out);
@@ -232,7 +234,7 @@ class Clock {
     return true;
   }
 
-  /// Mine, into the outputs of all, once all have said where those lie.
+  /// Stores this rank's chunk into the outputs of all, once all have published where these are.
   bool multicast(Class& me) {
     double when = 0;
     for (const Class& k : classes_) {
@@ -261,13 +263,14 @@ class Clock {
 
   bool read_staging(Class& me, const Op& op) {
     const int round = round_of(me, op);
-    // By reference a result lies in an output; the meet before this step has waited for it.
+    // By reference, a result is in an output, and the meet before this step has already waited for it.
     const bool is_result = (op.verb & kResult) != 0 && !s_.by_reference, all = op.from < 0;
     const std::size_t first = all ? 0 : index(op.from), last = all ? classes_.size() - 1 : first;
     double when = 0;
     for (std::size_t q = first; q <= last; ++q) {
       const auto& slot = page_of(classes_[q], round);
-      if (&classes_[q] == &me && s_.weight[q] == 1 && all && !s_.by_reference) continue;  // mine is at hand
+      // A rank does not wait for its own data.
+      if (&classes_[q] == &me && s_.weight[q] == 1 && all && !s_.by_reference) continue;
       if ((is_result ? slot.result_round : slot.posted_round) != round) return false;
       when = std::max(when, is_result ? slot.result : slot.posted);
     }
@@ -289,8 +292,9 @@ class Clock {
   const Script& s_;
   std::vector<Class> classes_;
   std::vector<Link> links_;
-  std::vector<double> started_, freed_;  // by link and slot; over shared ports, when it has arrived
-  std::vector<Port> ports_;              // by node
+  // By link and slot; over shared ports started_ is the time of arrival.
+  std::vector<double> started_, freed_;
+  std::vector<Port> ports_;  // by node
   std::vector<std::size_t> stuck_;
   std::vector<Gate> met_, ended_;
   double intra_ = 0, inter_ = 0;  // bytes over links and of fetches

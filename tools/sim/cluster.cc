@@ -38,7 +38,7 @@ Status read_number(const Json& object, const char* key, double least, double& ou
 }
 
 constexpr int kMostRanks = 1 << 20;
-constexpr double kLeastRate = 1e-6;  // GB/s; also keeps beta finite
+constexpr double kLeastRate = 1e-6;  // GB/s; the minimum also keeps beta finite
 
 Status read_wire(const Json& object, const char* key, Wire& out) {
   if (!object.contains(key)) return invalid(std::string("cluster: \"") + key + "\" is missing");
@@ -91,7 +91,8 @@ Status read_cluster(const Json& json, Cluster& out) {
   out.node_port = json.value("node_port", false);
   OURO_TRY(read_wire(json, "intra", out.intra));
   OURO_TRY(read_wire(json, "inter", out.inter));
-  OURO_TRY(read_wire(json, json.contains("board") ? "board" : "staging", out.staging));  // the older name
+  // "board" is the older name.
+  OURO_TRY(read_wire(json, json.contains("board") ? "board" : "staging", out.staging));
   OURO_TRY(read_number(json, "local_gb_per_s", kLeastRate, rate));
   if (json.contains("slots")) OURO_TRY(read_whole(json, "slots", 2, 1024, slots));
   if (json.contains("slot_bytes")) OURO_TRY(read_whole(json, "slot_bytes", 1, 1e12, out.slot_bytes));
@@ -101,8 +102,8 @@ Status read_cluster(const Json& json, Cluster& out) {
   return {};
 }
 
-/// One host, by the figures that its copies and algorithms are chosen by: those of 64 KiB, of the farthest
-/// cores.
+/// One host, with the figures by which its copies and algorithms are chosen: those of 64 KiB between the two
+/// cores farthest apart.
 Cluster cluster_of(const rt::Calibration& c) {
   constexpr std::size_t kSize = 1;
   const rt::PairCosts& far = c.farthest();
@@ -175,7 +176,7 @@ Result<Cluster> parse_shape(const std::string& text) {
       invalid("cluster \"" + text + "\": expected NODESxRANKS@RATEgbit or RANKS+RANKS+...@RATEgbit");
   const std::size_t at = text.find('@');
   const std::string shape = text.substr(0, at), rate = at == std::string::npos ? "" : text.substr(at + 1);
-  // Reads a number and moves on; 0: there is none.
+  // Reads a number and advances; 0: there is none.
   const auto number = [](const std::string& from, std::size_t& next, auto value) {
     const auto [end, error] = std::from_chars(from.data() + next, from.data() + from.size(), value);
     next = static_cast<std::size_t>(end - from.data());
@@ -212,7 +213,7 @@ Result<Cluster> find_cluster(const std::string& name_or_path) {
     names += (names.empty() ? "" : ", ") + c.name;
   }
   if (name_or_path.find('@') != std::string::npos) return parse_shape(name_or_path);
-  constexpr std::size_t kMostBytes = 16u << 20;  // of a million nodes, listed
+  constexpr std::size_t kMostBytes = 16u << 20;  // enough for a list of a million nodes
   const Result<std::string> text = tools::read_file(name_or_path, kMostBytes);
   if (!text.ok())
     return invalid("cluster \"" + name_or_path + "\" is neither a known name (" + names +

@@ -67,7 +67,7 @@ std::vector<std::string> split(const std::string& text, char at) {
   return parts;
 }
 
-/// A whole number with an optional suffix K, M, G or T (binary); nullopt: not one.
+/// A whole number with an optional suffix K, M, G or T (binary); nullopt: not a number.
 std::optional<std::int64_t> parse_number(const std::string& text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -80,7 +80,7 @@ std::optional<std::int64_t> parse_number(const std::string& text) {
   return value << (10 * power);
 }
 
-/// Each value where it stands first.
+/// Keeps the first occurrence of each value.
 template <class T>
 std::vector<T> unique(std::vector<T> values) {
   auto end = values.begin();
@@ -90,7 +90,7 @@ std::vector<T> unique(std::vector<T> values) {
   return values;
 }
 
-/// "8,100" or "8:16384" (doubling), or both mixed.
+/// Parses "8,100" or "8:16384" (doubling), or both mixed.
 Result<std::vector<std::int64_t>> parse_list(const std::string& option, const std::string& text) {
   std::vector<std::int64_t> out;
   for (const std::string& part : split(text, ',')) {
@@ -108,11 +108,11 @@ Result<std::vector<std::int64_t>> parse_list(const std::string& option, const st
   return unique(std::move(out));
 }
 
-/// Those that have a flow, in the order of the list of flows.
+/// The collectives that have a flow, in the order of the list of flows.
 std::vector<Collective> predictable() {
   std::vector<Collective> all;
   ouro::flow::for_each_flow([&](Collective c, Algorithm, auto) {
-    if (!ouro::traits_of(c).neighbours()) all.push_back(c);  // its rows are in no job
+    if (!ouro::traits_of(c).neighbours()) all.push_back(c);  // a job does not describe its neighbours' rows
   });
   return unique(std::move(all));
 }
@@ -126,7 +126,7 @@ std::string predictable_names() {
 
 std::string_view algorithm_of(const Job& job) { return ouro::flow::name(job.algorithm); }
 
-/// Jobs without sizes, one an algorithm.
+/// One job for each algorithm, without sizes.
 Result<std::vector<Job>> parse_algorithms(Collective collective, const std::string& text) {
   std::vector<Job> known, out;
   ouro::flow::for_each_flow([&](Collective c, Algorithm a, auto flow) {
@@ -153,7 +153,7 @@ struct Options {
   double wide = 1;
 };
 
-/// One JSON object a point; refused points carry the reason in "error".
+/// One JSON object for each point; refused points have the reason in "error".
 nlohmann::ordered_json point_json(const Job& job, const Result<Prediction>& p) {
   nlohmann::ordered_json json = {
       {"algorithm", std::string(algorithm_of(job))}, {"ranks", job.ranks}, {"bytes", job.bytes}};

@@ -1,4 +1,4 @@
-// Turns flows into scripts, chooses who stands for whom, and continues the steady state of many rounds.
+// Turns flows into scripts, chooses the representatives, and extrapolates the steady state of many rounds.
 #include "tools/sim/predict.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace flow;
 
-constexpr double kMostSteps = 1e7;  // in one script; each takes 20 bytes
+constexpr double kMostSteps = 1e7;  // steps in one script, of 20 bytes each
 
 template <class Flow>
 constexpr Symmetry::Kind symmetry_of(Collective c) {
@@ -29,7 +29,8 @@ constexpr Symmetry::Kind symmetry_of(Collective c) {
   return Flow::kStaging && !traits_of(c).rooted() ? Symmetry::Kind::shift : Symmetry::Kind::none;
 }
 
-/// Every rank of one node stands for its likes on the others; on a single node, one rank for all.
+/// Every rank of one node represents the corresponding ranks of the other nodes; on a single node, one rank
+/// represents all.
 template <class Flow>
 Result<Script> representatives(const Cluster& cluster, const Job& job) {
   const int n = job.ranks, k = cluster.node_size(n);
@@ -64,7 +65,7 @@ Script everyone(int ranks) {
   return s;
 }
 
-/// Chunks that a pipelined flow has under way before all ranks are in steady state.
+/// Number of chunks that a pipelined flow has in flight before all ranks are in steady state.
 template <class Flow>
 int fill_of([[maybe_unused]] const Flow& flow, int ranks) {
   if constexpr (std::is_same_v<typename Flow::Data, HostLayout>)
@@ -73,7 +74,7 @@ int fill_of([[maybe_unused]] const Flow& flow, int ranks) {
   return Flow::kPipelined ? kLagPerHop * std::bit_width(static_cast<unsigned>(ranks)) : 0;
 }
 
-/// Steps of one round on rank r, without recording them.
+/// The number of steps of one round on rank r, without recording them.
 template <class Flow>
 double count_steps(const Flow& flow, Place at) {
   double steps = 0;
@@ -171,7 +172,7 @@ Result<Prediction> predict_flow(const Cluster& cluster, const Job& job, Method m
   return out;
 }
 
-/// What the library itself reckons with, where the cluster is a host with a record.
+/// The library's own prediction, if the cluster is a host with a record.
 std::optional<double> by_record(const Cluster& cluster, const Job& job) {
   if (!cluster.record || job.bytes <= 0) return std::nullopt;
   const double unit = traits_of(job.collective).blocks() ? job.bytes / job.ranks : job.bytes;

@@ -1,4 +1,5 @@
-// What some ranks of a flow do, with links resolved: input of the clock. Used by predict.cc and clock.cc.
+// The steps of some ranks of a flow, with links resolved: input of the clock. Used by predict.cc
+// and clock.cc.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -11,8 +12,9 @@
 
 namespace ouro::sim {
 
-/// How ranks are told apart. none: every rank by itself. shift: rank r stands for r + period, r + 2*period,
-/// ... flip: the same below the power of two `fold`; the ranks above it are the extra ones of halving.
+/// How ranks are grouped into classes. none: every rank is its own class. shift: rank r represents r +
+/// period, r + 2*period, ... flip: the same below the power of two `fold`; the ranks from there on are the
+/// extra ones of halving.
 struct Symmetry {
   enum class Kind { none, shift, flip } kind = Kind::none;
   int ranks = 1, period = 1, fold = 0;
@@ -21,7 +23,7 @@ struct Symmetry {
     if (kind == Kind::none) return rank;
     return kind == Kind::flip && rank >= fold ? period + (rank - fold) % period : rank % period;
   }
-  /// Names the receiver as seen from the sender: equal for all senders of a class.
+  /// Identifies the receiver relative to the sender: equal for all senders of a class.
   int bearing(int from, int to) const {
     if (kind == Kind::none) return to;
     return kind == Kind::shift ? flow::wrap(to - from, ranks) : from ^ to;
@@ -31,17 +33,17 @@ struct Symmetry {
 /// One step. Links and classes are indices; -1: none.
 struct Op {
   std::uint32_t verb = 0;
-  std::int32_t in = -1, out = -1;  // links; `in` also names the pair of a fetch
-  std::int32_t from = -1;          // class whose staging buffer is read
+  std::int32_t in = -1, out = -1;  // links; for a fetch, `in` is the index of its pair
+  std::int32_t from = -1;          // class whose staging buffer is read; -1 with a posted verb: all
   std::int32_t span = 1;
-  std::int32_t round = -1;  // of staging buffers, in pipelined flows; else the rank's own
+  std::int32_t round = -1;  // round of the staging buffers, in pipelined flows; -1: the rank's own round
 };
 
 struct Pair {
-  Wire wire;  // of the link; of staging buffers for a fetch
+  Wire wire;  // of the link; for a fetch, of the staging buffers
   bool inside = true;
-  double weight = 1;                       // how many pairs of ranks it stands for
-  std::size_t from_node = 0, to_node = 0;  // 0 where all nodes are alike
+  double weight = 1;                       // number of pairs of ranks that this one represents
+  std::size_t from_node = 0, to_node = 0;  // 0 if all nodes are alike
 };
 
 struct Script {
@@ -49,12 +51,12 @@ struct Script {
   int ranks = 1, rounds = 1;
   bool by_reference = false, pipelined = false;
   double chunk_bytes = 0, wide_ratio = 1;
-  std::vector<int> members;               // by class: one rank of it
-  std::vector<double> weight;             // by class: how many ranks it stands for
-  std::vector<std::vector<Op>> programs;  // by class: one round
-  int program_rounds = 1;                 // how often each is run: 1 if pipelined
-  std::vector<Pair> pairs;                // by link
-  std::vector<int> node_of;               // by rank of the job
+  std::vector<int> members;               // by class: the simulated rank
+  std::vector<double> weight;             // by class: the number of ranks that it represents
+  std::vector<std::vector<Op>> programs;  // by class: the steps of one round
+  int program_rounds = 1;                 // how often each program is run: 1 if pipelined
+  std::vector<Pair> pairs;                // indexed by link
+  std::vector<int> node_of;               // indexed by rank of the job
   int nodes = 1;
 
   int pair_index(const Cluster& cluster, int from, int to, bool staging) {

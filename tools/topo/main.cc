@@ -1,5 +1,5 @@
-// ouro-topo: shows topologies of decentralised training: rounds, weights, how fast they mix, a picture.
-// The only translation unit that sees CLI11; what it prints is in report.cc and picture.cc.
+// ouro-topo: shows topologies of decentralised training: rounds, weights, how fast they mix, a picture. The
+// only translation unit that sees CLI11; report.cc and picture.cc produce the output.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -80,7 +80,7 @@ int run(int argc, char** argv) {
   CLI::App* grapher = app.add_subcommand("graph", "Rounds, weights and mixing of one topology");
   grapher->footer(kExamples);
   grapher->add_option("name", o.name, "Name, as `ouro-topo list` says it")->required();
-  // Contraction costs n^3.
+  // The limit of 1024: computing the contraction takes O(n^3) time.
   grapher->add_option("-n,--ranks", o.ranks, "Number of ranks")->required()->check(CLI::Range(1, 1024));
   const CLI::Option* peers =
       grapher->add_option("-k,--peers", o.topology.peers, "Messages that a rank sends in a round, at most")

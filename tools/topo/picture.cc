@@ -1,5 +1,5 @@
-// The SVG picture of ouro-topo: one circle of ranks a round, an arrow from who sends to who takes. See
-// report.h.
+// The SVG picture of ouro-topo: one circle of ranks for each round, with an arrow from each sender to its
+// receiver. See report.h.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct Point {
   double x, y;
 };
 
-/// Where the ranks of one round lie: on a circle, rank 0 on top, clockwise.
+/// The positions of the ranks in one round: on a circle, rank 0 on top, clockwise.
 struct Circle {
   Point centre;
   double radius, dot;
@@ -28,7 +28,8 @@ struct Circle {
   }
 };
 
-/// A slightly bent line between two dots, so that it passes those in between; arrows there and back part.
+/// A slightly bent line between two dots, so that it avoids those in between, and arrows in opposite
+/// directions do not coincide.
 std::string arrow(const Circle& c, int from, int to, double weight, bool both_ways) {
   const Point a = c.of(from), b = c.of(to);
   const double length = std::hypot(b.x - a.x, b.y - a.y), ux = (b.x - a.x) / length,
@@ -42,15 +43,16 @@ std::string arrow(const Circle& c, int from, int to, double weight, bool both_wa
       b.y - uy * gap, 0.75 + 2.25 * weight);
 }
 
-/// How strong the lines of a round are: where there are many, so weak that the disc stays light and the dots
-/// and what lies on each other can be told apart.
+/// The opacity of the lines of a round: the more lines there are, the fainter, so that the disc stays light,
+/// and dots and overlapping lines can be distinguished.
 double opacity_of(const Circle& c, const train::Topology& t, int round) {
-  constexpr double kMost = 0.8, kLeast = 0.01, kInk = 0.35;  // kInk: of the disc's area
+  constexpr double kMost = 0.8, kLeast = 0.01, kInk = 0.35;  // kInk: share of the disc's area that is covered
   double ink = 0;
   for (int to = 0; to < c.n; ++to)
     for (const auto& [from, weight] : t.row(round, to).in) {
       const Point a = c.of(from), b = c.of(to);
-      ink += std::hypot(b.x - a.x, b.y - a.y) * (0.75 + 2.25 * weight) / 2;  // most lines stand for both ways
+      // Halved, because most lines stand for both directions.
+      ink += std::hypot(b.x - a.x, b.y - a.y) * (0.75 + 2.25 * weight) / 2;
     }
   return ink > 0 ? std::clamp(kInk * kPi * c.radius * c.radius / ink, kLeast, kMost) : kMost;
 }

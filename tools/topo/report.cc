@@ -15,7 +15,7 @@ using train::Edge;
 using train::Row;
 using train::Topology;
 
-/// The edges of a round in order of their first rank; empty: it is given by rows.
+/// The edges of a round in the order of their first rank; empty: the round is described by rows.
 std::vector<Edge> edges_of(const Topology& t, int round) {
   std::vector<Edge> edges;
   for (int r = 0; r < t.size(); ++r) {
@@ -27,7 +27,7 @@ std::vector<Edge> edges_of(const Topology& t, int round) {
 }
 
 std::string weight(double w) {
-  for (int q = 1; q <= 4096; ++q)  // a fraction where there is a small one
+  for (int q = 1; q <= 4096; ++q)  // as a fraction if there is one with a small denominator
     if (std::abs(w * q - std::round(w * q)) <= 1e-13 * q)
       return q == 1 ? fmt::format("{}", std::round(w)) : fmt::format("{}/{}", std::round(w * q), q);
   return fmt::format("{:.6g}", w);

@@ -1,4 +1,4 @@
-// Copies of a GPU's parameters in pinned memory, through one stream. See bridge.h.
+// Copies a GPU's parameters to and from pinned memory, through one stream. See bridge.h.
 #include "tools/train/bridge.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ Result<std::unique_ptr<Bridge>> Bridge::make(Context& c, Task& task, bool device
 }
 
 Status Bridge::prepare(Context& c) {
-  constexpr std::size_t kAlign = 256;  // bytes; of each tensor
+  constexpr std::size_t kAlign = 256;  // alignment of each tensor, in bytes
   const auto padded = [](const View& v) { return (v.bytes() + kAlign - 1) / kAlign * kAlign; };
   std::size_t half = 0;
   for (const train::Param& p : here_) half += padded(p.value);
@@ -48,7 +48,7 @@ Status Bridge::prepare(Context& c) {
 }
 
 Bridge::~Bridge() {
-  if (stream_.valid()) (void)stream_.synchronize().ok();  // after a failure, too, all waits in it end
+  if (stream_.valid()) (void)stream_.synchronize().ok();  // even after a failure, all waits in the stream end
   if (pinned_) (void)gpu::gpu().free_pinned(pinned_).ok();
 }
 

@@ -1,5 +1,5 @@
-// Reading and writing a run's files. A file: a line of JSON, then the parts, whose sizes and checksum stand
-// in the line. See checkpoint.h.
+// Reads and writes checkpoint files. A file is a line of JSON, then the parts; the line has their sizes and
+// the checksum. See checkpoint.h.
 #include "tools/train/checkpoint.h"
 
 #include <fmt/format.h>
@@ -16,12 +16,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr unsigned kVersion = 4;
-constexpr std::size_t kMostBytes = 256u << 20;  // of a file; larger ones are none of ours
+constexpr std::size_t kMostBytes = 256u << 20;  // maximum size of a file; ours are never larger
 
 std::string file_of(const std::string& stem, int rank) { return fmt::format("{}.rank{}", stem, rank); }
 
-/// What must be the same for a run to go on, the contract of its sums included; its length only where the
-/// schedule knows it, and not where it runs.
+/// The options that must be equal for a run to be resumed, including its numerics. The number of steps is
+/// included only if the schedule depends on it; the device on which it runs is not.
 Json identity(const TrainOptions& o, const Group& world) {
   Json run = to_json(o, world.size());
   for (const char* free : {"device", "adaptive"}) run.erase(free);
@@ -30,7 +30,7 @@ Json identity(const TrainOptions& o, const Group& world) {
   return run;
 }
 
-/// Of the line, in which its own key does not count, and of what follows it.
+/// The checksum of the line, without its own key, and of the bytes after it.
 std::uint64_t checksum(Json head, std::string_view body) {
   head.erase("checksum");
   const std::string line = head.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -53,7 +53,7 @@ Status write_state(const std::string& path, const Json& run, const Checkpoint& s
   return written.ok() ? Status{} : unwritable(written);
 }
 
-/// The first option that differs, with both sides.
+/// Reports the first option that differs, with both values.
 Status compare(const std::string& path, const Json& saved, const Json& here) {
   const auto shown = [](const Json& j, const std::string& key) {
     return j.contains(key) ? j[key].dump(-1, ' ', false, Json::error_handler_t::replace) : "nothing";
@@ -81,7 +81,8 @@ Result<Checkpoint> parse_checkpoint(const std::string& path, std::string_view al
   };
   const std::size_t line = all.find('\n');
   if (line == std::string_view::npos) return damaged("no heading");
-  // What lies deeper is left out, and then the checksum is wrong: to copy or print it takes a stack as deep.
+  // Deeper levels are dropped, and then the checksum is wrong: copying or printing them would recurse
+  // as deep.
   constexpr int kDeepest = 8;
   const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; };
   const Json head = Json::parse(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(line), shallow, false);
@@ -95,7 +96,8 @@ Result<Checkpoint> parse_checkpoint(const std::string& path, std::string_view al
   if (head["ouro-train state"] != kVersion) return damaged("its version");
   const std::string_view body = all.substr(line + 1);
   if (head["checksum"] != checksum(head, body)) return damaged("its checksum");
-  OURO_TRY(compare(path, head["run"], run));  // only now: what was damaged would look like another run
+  // After the checksum, because a damaged file would look like another run.
+  OURO_TRY(compare(path, head["run"], run));
   if (!std::in_range<std::int64_t>(head["step"].get<std::uint64_t>())) return damaged("its step");
   Checkpoint state{.step = head["step"].get<std::int64_t>(), .parts = {}};
   std::size_t at = 0;

@@ -39,14 +39,14 @@ constexpr const char* kStrategies =
     "sites are "
     "averaged, now and then; decentralised: parameters, among neighbours";
 
-/// What an enumeration is called, by the `name` of options.h.
+/// The names of an enumeration's values, by the `name` functions of options.h.
 template <class E>
 std::map<std::string, E> names(std::initializer_list<E> all) {
   std::map<std::string, E> map;
   for (const E e : all) map[name(e)] = e;
   return map;
 }
-/// "4,2": sizes; "2": a number of sites. Empty text: it is well.
+/// Parses "4,2" as sizes and "2" as a number of sites. Returns an error text; empty: no error.
 std::string read_sites(const std::string& text, TrainOptions& o) {
   std::vector<int> numbers;
   for (std::size_t at = 0; at <= text.size();) {
@@ -99,7 +99,7 @@ class Words {
   }
 
   const CLI::App& app() const { return app_; }
-  /// Words that this strategy does not read, or that the topology does not; empty: it is well.
+  /// The complaint about options that the strategy or the topology does not use; empty: there is none.
   std::string complaint() {
     for (const auto& [option, strategies] : only_)
       if (option->count() > 0 &&
@@ -282,13 +282,13 @@ Parsed parse_command_line(int argc, char** argv) {
   app.footer(kExamples);
   name_in_errors(app);
   app.set_version_flag("--version", std::string("ouro-train ") + ouro::version());
-  app.require_subcommand(0, 1);  // a missing or unknown model gets our own words below
+  app.require_subcommand(0, 1);  // a missing or unknown model gets our own message below
   Words digits(*app.add_subcommand("digits", "8x8 images of digits: a perceptron or a convolutional network"),
                SmallModel::digits);
   Words charlm(
       *app.add_subcommand("charlm", "character model: a transformer block; decentralised unless told"),
       SmallModel::charlm);
-  app.allow_extras();  // after add_subcommand, which would inherit it
+  app.allow_extras();  // after add_subcommand, which would make subcommands inherit it
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

@@ -1,5 +1,5 @@
-// ouro-train's command line: words become options, and words without meaning for what was chosen are refused.
-// Used by main.cc.
+// ouro-train's command line: converts words to options, and refuses words that have no meaning for the chosen
+// strategy. Used by main.cc.
 #pragma once
 #include <optional>
 #include <string>
@@ -13,10 +13,10 @@ struct CommandLine {
   TrainOptions options;
   Outputs outputs;
   bool quiet = false;
-  bool instead = false;  ///< standard output has a file's text in place of the last line
+  bool instead = false;  ///< standard output gets the content of a file instead of the last line
 };
 
-/// Or, after saying why (help, an error), the exit code.
+/// Holds the command line, or, after a message was printed (help, an error), the exit code.
 struct Parsed {
   std::optional<CommandLine> line;
   int exit = 0;

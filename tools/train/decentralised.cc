@@ -1,5 +1,5 @@
-// The loop of decentralised training: gradients of the own copy, the exchange beside them. See
-// decentralised.h.
+// The loop of decentralised training: gradients of this rank's own copy, overlapped with the exchange.
+// See decentralised.h.
 #include "tools/train/decentralised.h"
 
 #include <chrono>

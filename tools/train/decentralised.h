@@ -6,7 +6,7 @@
 namespace ouro::tools {
 
 /// Collective over the context's world group. Rank r of n has the training samples r, r + n, ...; sample k of
-/// step t is number t * (batch / n) + k of them, over and over. The report is the same on all ranks, up to
+/// step t is number t * (batch / n) + k of them, cyclically. The report is the same on all ranks, except
 /// `seconds` and `distance`. Errors: invalid (options, files), resource (files), else those of the trainer.
 Result<TrainReport> train_decentralised(Context&, TrainOptions);
 

@@ -25,7 +25,7 @@ Result<std::unique_ptr<train::Optimizer>> make_server(Server s) {
   return invalid("no such server");
 }
 
-/// Which samples this rank takes in a step: those of its site, in turn with the others of its site.
+/// The samples that this rank takes in a step: those of its site, divided among the ranks of the site.
 struct Share {
   Pool pool;
   std::int64_t ranks, rank, each;
@@ -42,12 +42,13 @@ struct Share {
   }
 };
 
-/// What a run consists of, between sites and within this rank's.
+/// The state of a run, between sites and within this rank's site.
 struct Parts {
   std::vector<train::Param> params;
   std::unique_ptr<train::Optimizer> inner, server;
 
-  /// Sites are equal when they are saved, and what LocalSteps keeps is then the parameters themselves.
+  /// Sites are equal when they are saved, so the values that LocalSteps keeps are then the
+  /// parameters themselves.
   Result<Checkpoint> save(Task& task, std::int64_t step, train::Optimizer& outer) {
     OURO_ASSIGN(auto mine, inner->save());
     OURO_ASSIGN(auto theirs, outer.save());
@@ -139,7 +140,7 @@ Result<TrainReport> train_federated(Context& c, TrainOptions options) {
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   report.rounds = outer.rounds() + report.first_step / o.local_steps;
-  std::size_t across = c.rank() == 0 ? outer.traffic().across : 0;  // rank 0 is its site's only sender
+  std::size_t across = c.rank() == 0 ? outer.traffic().across : 0;  // rank 0 is the only sender of its site
   const View bytes(&across, 1, DType::u64);
   OURO_TRY(broadcast(world, bytes, bytes, 0, kAuto));
   report.bytes_across = across;

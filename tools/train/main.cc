@@ -1,6 +1,6 @@
-// ouro-train: trains a small model over the ranks of a job, data-parallel, sharded, federated or
-// decentralised, as a demonstration and a check. The loops are in sharded.cc, federated.cc and
-// decentralised.cc.
+// ouro-train: trains a small model over the ranks of a job, data-parallel, sharded, federated
+// or decentralised, as a demonstration and a check. The loops are in sharded.cc, federated.cc
+// and decentralised.cc.
 #include <fmt/format.h>
 
 #include "kernels/device/gpu.h"
@@ -21,7 +21,7 @@ int fail(const Status& status) {
   return 1;
 }
 
-/// "NVIDIA H200", or what is there in its place.
+/// "NVIDIA H200", or a generic name.
 std::string gpu_name(const Context& context) {
   const auto properties = gpu::gpu().properties(context.device().index);
   return properties ? properties->name : "a GPU";
@@ -41,7 +41,7 @@ Result<TrainReport> train_by_strategy(Context& context, const TrainOptions& opti
   return train_decentralised(context, options);
 }
 
-/// Trains and writes what rank 0 writes; `losses` is used by it alone.
+/// Trains, then writes the files of rank 0, which alone uses `losses`.
 Result<TrainReport> train_and_write(Context& context, CommandLine& line, LossFile& losses) {
   const bool speaks = context.rank() == 0;
   if (speaks)
@@ -69,7 +69,8 @@ Status run(Context& context, CommandLine line) {
   OURO_ASSIGN(const auto& report, trained);
   const std::string last = summary(report, line.options.device ? gpu_name(context) : "");
   OURO_TRY(context.close());
-  if (speaks && !line.instead) print("{}\n", last);  // the other ranks do not wait for whoever reads this
+  // After close(), so the other ranks do not wait for a slow reader.
+  if (speaks && !line.instead) print("{}\n", last);
   return {};
 }
 

@@ -1,4 +1,4 @@
-// Defaults and checks of ouro-train's options, and what follows from them. Used through options.h.
+// Defaults and checks of ouro-train's options, and values derived from them. Used through options.h.
 #include "tools/train/options.h"
 
 #include <fmt/format.h>

@@ -44,7 +44,7 @@ std::string json_text(const TrainReport& r) {
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
 }
 
-/// Of an option's file, with the option's name before what is wrong.
+/// Prefixes an error about an option's file with the option's name.
 Status named(const char* option, const Status& s) {
   return s.ok() ? Status{} : Status(Reason::resource, fmt::format("{} {}", option, s.failure()->text));
 }
@@ -55,7 +55,7 @@ Status write(const char* option, const std::string& path, const std::string& tex
   return path.empty() ? Status{} : named(option, replace_file(path, text));
 }
 
-/// By whatever name; what is special is never overwritten.
+/// Whether two names refer to one file. Special files never count, because they are not overwritten.
 bool same_file(const std::string& a, const std::string& b) {
   namespace fs = std::filesystem;
   if (a.empty() || b.empty() || is_special(a) || is_special(b)) return false;

@@ -1,4 +1,4 @@
-// What ouro-train says: progress, a last line, and files of numbers and curves. Used by main.cc.
+// The output of ouro-train: progress, a last line, and files of numbers and curves. Used by main.cc.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,28 +8,28 @@
 
 namespace ouro::tools {
 
-/// Files that rank 0 writes; empty: not. Each takes its name when the run has ended well, and is as it was
-/// until then.
+/// Files that rank 0 writes; empty: not written. Each is written under a temporary name and renamed when the
+/// run has succeeded; until then a previous file is unchanged.
 struct Outputs {
   std::string json, csv, plot;
 };
 
-/// Two options must not name one file: a result would overwrite another one, or a state (--save, --resume).
-/// Errors: invalid, naming both.
+/// Fails if two options name one file: a result would overwrite another one, or a state (--save, --resume).
+/// Errors: invalid, naming both options.
 Status distinct(const Outputs&, const TrainOptions&);
 
-/// Before training: whether files can be written there; leaves nothing behind. Errors: resource.
+/// Call before training: checks whether the files can be written; leaves no files behind. Errors: resource.
 Status try_outputs(const Outputs&);
-/// All but the CSV, which LossFile writes. Errors: resource.
+/// Writes all files except the CSV, which LossFile writes. Errors: resource.
 Status write_outputs(const Outputs&, const TrainReport&);
 
-/// The CSV: a line a step, as it comes.
+/// Writes the CSV: one line for each step, while the run proceeds.
 class LossFile {
  public:
-  LossFile(const std::string& path, Strategy);  ///< no path: nothing is written
+  LossFile(const std::string& path, Strategy);  ///< empty path: nothing is written
   void add(const Step&);
   Status finish();  ///< Errors: resource
-  /// The file that has the lines of a run that has failed; empty: none has.
+  /// The file that has the lines of a failed run; empty: there is none.
   std::string where() const { return file_ ? file_->where() : ""; }
 
  private:
@@ -37,10 +37,10 @@ class LossFile {
   bool consensus_, begun_ = false;
 };
 
-/// While training: one line rewritten on a terminal, ten lines elsewhere.
+/// Shows progress while training: one line that is rewritten on a terminal, ten lines elsewhere.
 class Progress {
  public:
-  explicit Progress(int steps);  ///< up to this one
+  explicit Progress(int steps);  ///< number of the last step
   void operator()(const Step&) const;
 
  private:
@@ -48,7 +48,7 @@ class Progress {
   bool terminal_;
 };
 
-/// One line. `gpu`: its name, or empty.
+/// The last line of output. `gpu`: the GPU's name, or empty.
 std::string summary(const TrainReport&, const std::string& gpu);
 /// The curves of --plot.
 std::string picture(const TrainReport&);

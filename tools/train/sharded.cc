@@ -1,5 +1,5 @@
-// The loop of data-parallel training: gradients bucket by bucket, each rank updates all or its shard. See
-// sharded.h.
+// The loop of data-parallel training: gradients bucket by bucket, each rank updates all or its shard.
+// See sharded.h.
 #include "tools/train/sharded.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,8 @@ namespace {
 
 using train::ShardedTrainer;
 
-/// Who shards with whom. ddp: everybody is a replica; fsdp: one shard group, or replicas of such.
+/// The shard and replica groups. ddp: every rank is a replica; fsdp: one shard group, or replicas of
+/// shard groups.
 Result<train::LayoutGroups> make_groups(Context& c, const TrainOptions& o) {
   train::LayoutOptions layout{.rank = c.rank(), .world_size = c.world_size()};
   if (o.strategy == Strategy::ddp) layout.hsdp = 1;
@@ -43,7 +44,7 @@ Result<ShardedTrainer> make_trainer(train::LayoutGroups& groups, const TrainOpti
   return ShardedTrainer::create(*groups.shard, std::move(params), options);
 }
 
-/// `scale`: by which a mean over this rank's samples counts in the mean over ranks.
+/// `scale`: weight of the mean over this rank's samples in the mean over all ranks.
 Result<double> step_once(ShardedTrainer& t, Task& task, Bridge& bridge,
                          std::span<const std::uint32_t> samples, double scale) {
   OURO_TRY(t.begin_step());

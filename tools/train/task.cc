@@ -17,7 +17,7 @@ namespace ouro::tools {
 namespace {
 
 template <class F>
-void with_type(DType t, F&& f) {  // settle() lets no other types in
+void with_type(DType t, F&& f) {  // settle() allows no other types
   t == DType::f64 ? f(double{}) : f(float{});
 }
 

@@ -1,5 +1,5 @@
-// One rank's part in a training run: network, samples, memory; and what all ranks find out together.
-// Used by the strategies of ouro-train.
+// One rank's part in a training run: network, samples, memory; and helpers by which all ranks agree. Used by
+// the strategies of ouro-train.
 #pragma once
 #include <memory>
 #include <span>
@@ -11,10 +11,10 @@
 
 namespace ouro::tools {
 
-/// The samples first, first + stride, ... of the training set in its order, over and over.
+/// The samples first, first + stride, ... of the training set in its order, cyclically.
 class Pool {
  public:
-  /// One sample at least: first < samples. seed 0: the data set's own order.
+  /// Requires at least one sample: first < samples. seed 0: the data set's own order.
   Pool(std::uint32_t samples, std::uint32_t seed, int first, int stride);
   std::uint32_t operator[](std::int64_t i) const {
     return order_[static_cast<std::size_t>(i) % order_.size()];
@@ -26,23 +26,26 @@ class Pool {
 
 class Task {
  public:
-  /// Collective over the world group: all ranks have their data, or all get an error. `o`: settled.
+  /// Collective over the world group: either all ranks have loaded their data, or all get an error. `o` must
+  /// be settled.
   static Result<Task> make(Context&, const TrainOptions& o);
 
   models::Network& network() { return *network_; }
   const models::Network& network() const { return *network_; }
-  /// Values at their start and gradients, in memory of this object; trainers may take both elsewhere.
+  /// Initial values and gradients, in memory of this object; trainers may move both elsewhere.
   std::vector<train::Param> params();
   std::vector<train::Buffer> buffers();
-  /// At the values of `at`, a list like that of `params`: writes factor times the gradient of the samples'
-  /// mean loss to its gradients, and returns that loss. No samples: zeros, 0.
+  /// Evaluates the network at the values of `at`, a list like that of `params`: writes `factor` times the
+  /// gradient of the samples' mean loss to its gradients, and returns the mean loss. Without samples: writes
+  /// zeros, returns 0.
   double gradients(std::span<const train::Param> at, std::span<const std::uint32_t> samples, double factor);
-  /// All values of the list, one after the other.
+  /// All values of the list, concatenated.
   std::vector<double> flat(std::span<const train::Param> at);
 
-  /// Collective. Tests the model of values `at`, equal on all ranks, with the mean of the ranks' statistics.
+  /// Collective. Tests the model with the values `at`, which must be equal on all ranks, and the mean of the
+  /// ranks' statistics.
   Status test(Group& world, std::span<const train::Param> at, TrainReport&);
-  /// What `gradients` moves besides gradients: to save, and to go on from.
+  /// The state that `gradients` changes besides gradients: for saving and resuming.
   Bytes statistics();
   Status set_statistics(CBytes);
 
@@ -54,18 +57,19 @@ class Task {
   std::vector<models::Tensor> tensors_;
   DType dtype_;
   Numerics numerics_;
-  std::vector<std::vector<double>> values_, grads_;   // what the network sees
-  std::vector<std::vector<std::byte>> mine_, slope_;  // of type dtype_
+  std::vector<std::vector<double>> values_, grads_;   // in double, as the network sees them
+  std::vector<std::vector<std::byte>> mine_, slope_;  // values and gradients of type dtype_
 };
 
-/// As settle(options, ranks), and numerics that are inherited become those in force in the job of `world`.
+/// As settle(options, ranks); inherited numerics are replaced by those in force in the job of `world`.
 Result<TrainOptions> settle(TrainOptions, const Group& world);
-/// Collective: fails on all ranks if it fails on one; ranks that are well are told who is not.
+/// Collective: fails on all ranks if `mine` is a failure on any; ranks without a failure are told which
+/// rank failed.
 Status agree(Group& world, const Status& mine);
-/// Invalid, naming the step, where training has diverged: `loss` is no finite number. The same on all ranks,
-/// as the mean loss is.
+/// Fails with invalid, naming the step, if training has diverged: `loss` is not finite. The result is the
+/// same on all ranks if the mean loss is.
 Status finite(const TrainOptions&, int step, double loss);
-/// Collective: invalid on all ranks unless all were given the same options.
+/// Collective: fails with invalid on all ranks unless all were given the same options.
 Status same_options(Group& world, const TrainOptions&);
 /// Collective: the mean over ranks of `loss`, and sqrt(mean of ||x_r - mean of x||^2), summed by `numerics`.
 struct Measure {

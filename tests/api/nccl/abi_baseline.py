@@ -1,6 +1,6 @@
-# What programs were compiled against must stay: exported names, prototypes, numbers of enumerations, places of fields.
-# Usage: abi_baseline.py LIBRARY HEADER COMPILER BASELINE [--write]. Lines of the baseline that are gone or differ are errors;
-# new ones are not, and --write adds them.
+# Checks that everything that programs were compiled with is unchanged: exported names, prototypes, values of
+# enumerations, offsets of fields. Usage: abi_baseline.py LIBRARY HEADER COMPILER BASELINE [--write]. Lines of the
+# baseline that are missing or differ are errors; new lines are not, and --write adds them.
 import os
 import pathlib
 import re
@@ -23,7 +23,7 @@ def symbols():
 
 
 def prototypes(folder):
-    """Each function as the compiler understood it."""
+    """Each function as the compiler parsed it."""
     source, told = folder / "prototypes.c", folder / "prototypes.txt"
     source.write_text(f'#include "{header}"\n')
     subprocess.run([compiler, *FLAGS, "-aux-info", told, "-c", source, "-o", os.devnull], check=True)
@@ -34,7 +34,7 @@ def prototypes(folder):
 
 
 def without_nested(body):
-    """The members of a structure, those of structures in it left out."""
+    """The members of a structure, without those of structures nested in it."""
     while True:
         shorter = re.sub(r"(struct|union)\s*\{[^{}]*\}", r"\1", body)
         if shorter == body:
@@ -46,7 +46,7 @@ def layouts(folder):
     text = re.sub(r"/\*.*?\*/|^#.*?(?<!\\)$", "", pathlib.Path(header).read_text(), flags=re.DOTALL | re.MULTILINE)
     prints = []
     for kind, rest in re.findall(r"typedef\s+(struct|enum)\b([^;{]*\{.*?\}\s*\w+\s*);", text, re.DOTALL):
-        if kind == "struct" and rest.count("{") != rest.count("}"):  # cut short by a nested one
+        if kind == "struct" and rest.count("{") != rest.count("}"):  # cut off by a nested one
             start = text.index(rest)
             depth, at = 0, start
             while True:

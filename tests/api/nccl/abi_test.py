@@ -1,4 +1,5 @@
-# The binary contract of libnccl.so.2. Usage: abi_test.py LIBRARY EXPORTS MEBIBYTES. EXPORTS has the names of nccl.h, one a line.
+# The binary interface of libnccl.so.2. Usage: abi_test.py LIBRARY EXPORTS MEBIBYTES. EXPORTS has the names of nccl.h,
+# one on each line.
 import os
 import pathlib
 import subprocess
@@ -21,7 +22,7 @@ def expect(condition, text):
         complaints.append(text)
 
 
-# Exports: each name weak, and strong with a p; nothing else but ouro's own.
+# Exports: each name as a weak symbol, and with a prefix p as a strong one; otherwise only ouro's own.
 found = {}
 for line in output("nm", "-D", "--defined-only", library).splitlines():
     _, kind, name = line.split()
@@ -31,7 +32,7 @@ for name in sorted(wanted.keys() | found.keys()):
     expect(wanted.get(name) == found.get(name),
            f"{name}: expected {wanted.get(name, 'not exported')}, found {found.get(name, 'not exported')}")
 
-# What it needs, and its name.
+# The libraries that it needs, and its soname.
 needed, soname = set(), None
 for line in output("readelf", "-dW", library).splitlines():
     if "(NEEDED)" in line:
@@ -47,7 +48,7 @@ with tempfile.TemporaryDirectory() as folder:
     size = os.path.getsize(stripped)
     expect(size < LIMIT, f"{size} bytes; expected less than {LIMIT}")
 
-# Loading it does nothing: no thread, no descriptor, no other library. The first call needs nothing either.
+# Loading it has no effects: no thread, no descriptor, no other library. The first call needs nothing either.
 probe = r"""
 import ctypes, os, sys
 def state(): return (len(os.listdir('/proc/self/task')), sorted(os.listdir('/proc/self/fd')))

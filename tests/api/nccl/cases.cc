@@ -24,7 +24,7 @@ bool reduces(Op op) { return op == Op::all_reduce || op == Op::reduce || op == O
 bool is_signed(ncclDataType_t t) { return t != ncclUint8 && t != ncclUint32 && t != ncclUint64; }
 bool is_integer(ncclDataType_t t) { return t <= ncclUint64; }
 
-/// Every whole number up to it is exact in the type.
+/// The limit up to which every integer is exact in the type.
 int exact_up_to(ncclDataType_t t) {
   switch (t) {
     case ncclInt8:
@@ -38,11 +38,11 @@ int exact_up_to(ncclDataType_t t) {
     case ncclFloat8e5m2:
       return 8;
     default:
-      return 2000;  // of float16 2048
+      return 2000;  // float16: 2048
   }
 }
 
-/// A number of its own for each rank and element, without a period.
+/// A different number for each rank and element, without a period.
 unsigned mixed(std::size_t i, int rank) {
   std::uint64_t x = i * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(rank + 1) * 0xc2b2ae3d27d4eb4fu;
   x = (x ^ x >> 29) * 0xbf58476d1ce4e5b9u;
@@ -51,24 +51,24 @@ unsigned mixed(std::size_t i, int rank) {
 
 int factor_of(const Case& c, int rank) { return c.redop == ncclNumOps ? 2 - rank % 2 : 1; }
 
-/// Input element i of a rank: such that the result of the operation, which depends on every rank, is exact.
+/// Input element i of a rank, chosen so that the result of the operation depends on every rank and is exact.
 int input(const Case& c, int size, int rank, std::size_t i) {
   const int most = exact_up_to(c.type);
   const int some = static_cast<int>(mixed(i, rank)), of_all = static_cast<int>(mixed(i, -1));
   const int sign = is_signed(c.type) && (some & 1) != 0 ? -1 : 1;
-  // A few ranks, others for each element.
+  // True on `many` ranks, which differ for each element.
   const auto is_among = [&](int many) { return (rank + of_all) % size < many; };
   if (!reduces(c.op) || c.redop == ncclMax || c.redop == ncclMin) return sign * (some / 2 % (most + 1));
-  if (c.redop == ncclProd) return sign * (is_among(6) ? 2 : 1);  // at most 64, with the sign of all
+  if (c.redop == ncclProd) return sign * (is_among(6) ? 2 : 1);  // at most 64, with the product of all signs
   if (c.redop == ncclAvg) {
-    // Of two ranks one has as much more than the average as the other has less; of integers something is left
-    // over.
+    // Of each pair of ranks, one is above the average by as much as the other is below it; for integers there
+    // is a remainder.
     const int average = (3 + of_all % 3) * (is_signed(c.type) && of_all % 2 == 0 ? -1 : 1);
     const int other = rank ^ 1, pair = std::min(rank, other);
     const int more = other < size ? static_cast<int>(mixed(i, pair) % 3) * (rank == pair ? 1 : -1) : 0;
     return average + more + (is_integer(c.type) && is_among(1) ? of_all / 8 % size : 0);
   }
-  const int sum = most / 2;  // factors double it
+  const int sum = most / 2;  // the factors double it
   if (sum < size) return is_among(sum) ? 1 : 0;
   return sign * (some / 2 % (sum / size + 1));
 }
@@ -77,7 +77,7 @@ int reduced(const Case& c, int size, std::size_t i) {
   int sum = 0, product = 1, most = INT_MIN, least = INT_MAX;
   for (int r = 0; r < size; ++r) {
     const int x = input(c, size, r, i);
-    if (c.redop == ncclProd) product *= x;  // others have values whose product is too large
+    if (c.redop == ncclProd) product *= x;  // the products of other types may be too large
     sum += factor_of(c, r) * x, most = std::max(most, x), least = std::min(least, x);
   }
   switch (c.redop) {
@@ -94,7 +94,7 @@ int reduced(const Case& c, int size, std::size_t i) {
   }
 }
 
-/// What the output of a rank must hold; empty: it is not written.
+/// The expected output of a rank; empty: it is not written.
 std::vector<int> expected(const Case& c, int size, int rank) {
   const auto n = static_cast<std::size_t>(size), me = static_cast<std::size_t>(rank);
   std::vector<int> out;
@@ -144,7 +144,7 @@ void prepare(const Case& c, int size, int rank, Buffers* b) {
     values.push_back(input(c, size, rank, i));
   const std::vector<std::uint8_t> data = encode(c.type, values);
   std::vector<std::uint8_t> whole(std::max(in, out) + 2 * kMargin, kUntouched);
-  // In place both are one buffer: the smaller of the two is the rank's part of the larger.
+  // In place both are one buffer: the smaller one is the rank's part of the larger one.
   const std::size_t mine = static_cast<std::size_t>(rank) * bytes;
   const bool together = c.in_place || c.op == Op::bcast;
   const std::size_t send = kMargin + (blocks_out(c.op) ? mine : 0),
@@ -176,7 +176,7 @@ void verify(const Case& c, int size, int rank, const Buffers& b) {
 ncclResult_t call(const Case& c, int rank, ncclComm_t comm, const Buffers& b) {
   auto redop = static_cast<ncclRedOp_t>(c.redop);
   const bool made = reduces(c.op) && c.redop == ncclNumOps;
-  std::uint8_t factor[16];  // no more than the type's bytes are read
+  std::uint8_t factor[16];  // only the type's bytes are read
   std::fill(std::begin(factor), std::end(factor), kUntouched);
   const std::uint64_t bits = encode(c.type, factor_of(c, rank));
   std::memcpy(factor, &bits, bytes_of(c.type));
@@ -184,7 +184,7 @@ ncclResult_t call(const Case& c, int rank, ncclComm_t comm, const Buffers& b) {
     if (const auto s = ncclRedOpCreatePreMulSum(&redop, factor, c.type, ncclScalarHostImmediate, comm);
         s != ncclSuccess)
       return s;
-  // Who need not have a buffer has none.
+  // A rank that does not need a buffer passes none.
   const bool root = rank == c.root;
   const void* const send = (c.op == Op::scatter || c.op == Op::broadcast) && !root ? nullptr : b.send;
   void* const recv = (c.op == Op::gather || c.op == Op::reduce) && !root ? nullptr : b.recv;
@@ -219,7 +219,7 @@ ncclResult_t call(const Case& c, int rank, ncclComm_t comm, const Buffers& b) {
       break;
   }
   if (made && ncclRedOpDestroy(redop, comm) != ncclSuccess)
-    return ncclInternalError;  // also before ncclGroupEnd
+    return ncclInternalError;  // even before ncclGroupEnd
   return result;
 }
 
@@ -237,7 +237,7 @@ std::size_t bytes_of(ncclDataType_t type) {
 }
 
 std::uint64_t encode(ncclDataType_t type, int value) {
-  // Of a whole number that the format holds.
+  // The bits of an integer that the format can represent.
   const auto small = [&](int mantissa, int bias) -> std::uint64_t {
     if (value == 0) return 0;
     const auto size = static_cast<unsigned>(std::abs(value));

@@ -1,4 +1,4 @@
-// One operation of nccl.h with data whose result is exact in every type, and what a serial loop says of it.
+// One operation of nccl.h with data whose result is exact in every type, and the result of a serial loop.
 // Used by the tests of libnccl.
 #pragma once
 #include <cstdint>
@@ -25,7 +25,7 @@ enum class Op {
 struct Case {
   Op op = Op::all_reduce;
   ncclDataType_t type = ncclFloat32;
-  int redop = ncclSum;  ///< ncclNumOps: multiplied by 2, on odd ranks by 1, before it is summed
+  int redop = ncclSum;  ///< ncclNumOps: inputs are multiplied by 2, on odd ranks by 1, before they are summed
   std::size_t count = 1;
   bool in_place = false;
   int root = 0;
@@ -33,13 +33,13 @@ struct Case {
 };
 
 std::size_t bytes_of(ncclDataType_t);
-/// The bits of a small whole number in a type.
+/// The bits of a small integer in a type.
 std::uint64_t encode(ncclDataType_t, int value);
-/// Elements from small whole numbers.
+/// Elements made from small integers.
 std::vector<std::uint8_t> encode(ncclDataType_t, const std::vector<int>& values);
 
-/// The step that runs a case on `size` ranks and compares all of every output with the serial result; buffers
-/// have a margin that must stay as it is.
+/// The step that runs a case on `size` ranks and compares all of every output with the serial result; the
+/// margins around buffers must not change.
 Step step_of(const Case&, int size);
 
 }  // namespace ouro::test

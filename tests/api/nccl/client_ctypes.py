@@ -1,5 +1,5 @@
-# libnccl.so.2 as the ctypes wrappers of vLLM and sglang use it: by path, ids and structures by value, one process a rank.
-# Usage: client_ctypes.py LIBRARY
+# libnccl.so.2 used as in the ctypes wrappers of vLLM and sglang: loaded by path, ids and structures passed by value,
+# one process per rank. Usage: client_ctypes.py LIBRARY
 import ctypes
 import multiprocessing
 import sys
@@ -60,7 +60,7 @@ def rank_main(path, rank, size, raw):
     assert list(y) == [(rank - 1) % size + 1] * 8
     ok(c.ncclBroadcast(x, x, 8, 7, 0, comm, None))
     assert list(x) == [1] * 8
-    # Registered memory, and giving memory back for a while, as vLLM does between batches.
+    # Registered memory, and releasing memory temporarily, as vLLM does between batches.
     memory, window = ctypes.c_void_p(), ctypes.c_void_p()
     ok(c.ncclMemAlloc(ctypes.byref(memory), ctypes.c_size_t(8192)))
     ok(c.ncclCommWindowRegister(comm, memory, 8192, ctypes.byref(window), 1))

@@ -7,7 +7,7 @@ import sys
 import torch_place
 
 SIZE = 3
-if len(sys.argv) == 2:  # the parent
+if len(sys.argv) == 2:  # the parent process
     python = torch_place.interpreter_with("cupy.cuda.nccl")
     environment = os.environ | {"LD_PRELOAD": os.path.abspath(sys.argv[1]), "LD_DEBUG": "bindings",
                                 "LD_DEBUG_OUTPUT": f"/tmp/ouro-nccl-cupy-{os.getpid()}"}
@@ -18,7 +18,7 @@ if len(sys.argv) == 2:  # the parent
     ranks = [subprocess.Popen([python, __file__, sys.argv[1], str(r), unique], env=environment)
              for r in range(SIZE)]
     codes = [r.wait(100) for r in ranks]
-    # Bindings, not maps: CuPy opens its own copy, too, and nothing may bind to it.
+    # Checks bindings, not mappings: CuPy opens its own copy too, but nothing may be bound to it.
     bound = set()
     for r in ranks:
         log = f"{environment['LD_DEBUG_OUTPUT']}.{r.pid}"

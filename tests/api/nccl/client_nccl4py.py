@@ -8,7 +8,7 @@ import time
 import torch_place
 
 SIZE = 3
-if len(sys.argv) == 2:  # the parent
+if len(sys.argv) == 2:  # the parent process
     python = torch_place.interpreter_with("nccl.bindings.nccl")
     environment = os.environ | {"LD_PRELOAD": os.path.abspath(sys.argv[1])}
     with tempfile.TemporaryDirectory() as folder:
@@ -25,7 +25,7 @@ from nccl.bindings import nccl
 
 rank, place = int(sys.argv[2]), sys.argv[3]
 assert nccl.get_version() == 23007
-# What its own loader found is the library that was preloaded: its names lead there.
+# Its own loader has found the preloaded library: its names resolve to it.
 ours = ctypes.CDLL(sys.argv[1], mode=os.RTLD_NOLOAD | os.RTLD_NOW)
 ours.ouro_nccl_identity.restype = ctypes.c_char_p
 assert b"NCCL interface 2.30.7" in ours.ouro_nccl_identity()

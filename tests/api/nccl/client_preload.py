@@ -1,4 +1,4 @@
-# A rank under `ouro-run --nccl`, which asks for "libnccl.so.2" as any program does, and gets ouro's. No argument.
+# A rank under `ouro-run --nccl`, which loads "libnccl.so.2" as any program does, and gets ouro's. No argument.
 import ctypes
 import os
 import tempfile
@@ -14,7 +14,7 @@ class UniqueId(ctypes.Structure):
 nccl = ctypes.CDLL("libnccl.so.2")
 nccl.ouro_nccl_identity.restype = ctypes.c_char_p
 assert nccl.ouro_nccl_identity().startswith(b"ouro "), nccl.ouro_nccl_identity()
-# In the children only: the launcher has nothing of it.
+# Only in the children: the launcher has not loaded it.
 assert "libnccl" not in open(f"/proc/{os.getppid()}/maps").read()
 
 unique = UniqueId()

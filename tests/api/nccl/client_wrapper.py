@@ -1,6 +1,6 @@
-# The wrappers of vLLM and sglang around libnccl.so.2, unmodified, on tensors of the host, with 1, 2 and 3 processes. Each is
-# loaded by itself, since the whole packages want CUDA: stand-ins serve what vLLM's takes from its package (settings, a
-# logger, the platform, a search for the library). Usage: client_wrapper.py vllm|sglang LIBRARY
+# The wrappers of vLLM and sglang around libnccl.so.2, unmodified, on tensors of the host, with 1, 2 and 3 processes.
+# Each wrapper is loaded alone, because the complete packages need CUDA: stand-ins provide what vLLM's takes from its
+# package (settings, a logger, the platform, a search for the library). Usage: client_wrapper.py vllm|sglang LIBRARY
 import importlib.util
 import logging
 import os
@@ -90,7 +90,7 @@ def main(package, library):
     for size in (1, 2, 3):
         pipes = [os.pipe() for _ in range(size)]
         ranks = []
-        for rank in range(size):  # PyTorch is imported once; no process has called the library when it forks
+        for rank in range(size):  # PyTorch is imported only once; no process has called the library before it forks
             ranks.append(os.fork())
             if ranks[-1] == 0:
                 code = 1

@@ -1,4 +1,5 @@
-// Every collective with every type and reduction, in all three ways of driving ranks, against a serial loop.
+// Every collective with every type and reduction, in all three ways of driving ranks, compared with a
+// serial loop.
 #include "cases.h"
 
 namespace ouro::test {
@@ -14,7 +15,7 @@ std::vector<Step> of_all_types(int size) {
     for (int type = 0; type < ncclNumTypes; ++type)
       for (int redop = 0; redop <= (reduces(op) ? ncclNumOps : 0); ++redop)
         for (const bool in_place : {false, true}) {
-          if (in_place && op == Op::all_to_all) continue;  // nccl.h has no such thing
+          if (in_place && op == Op::all_to_all) continue;  // nccl.h has no in-place form of it
           Case c{op, static_cast<ncclDataType_t>(type), redop, 7, in_place, (type + redop) % size};
           steps.push_back(step_of(c, size));
         }

@@ -1,5 +1,5 @@
 // Configurations of programs that were compiled with other versions of nccl.h: each size, with garbage in
-// what it leaves out.
+// fields that it does not have.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -16,12 +16,12 @@ struct Layout {
   unsigned version;
   std::size_t bytes;
 };
-// Every size that there has been, and one of the future.
+// Every past size, and one of the future.
 constexpr Layout kLayouts[] = {{21400, 24}, {21700, 40}, {21800, 48}, {22600, 48},  {22700, 72}, {22800, 80},
                                {22900, 88}, {23003, 96}, {23007, 96}, {23100, 112}, {29900, 256}};
 
-/// A configuration as a program of that version passes it: the fields that it knows are undefined, but for
-/// `blocking`; what it does not know, padding too, is garbage.
+/// A configuration as a program of that version passes it: the fields that it knows are undefined except
+/// `blocking`; everything that it does not know, including padding, is garbage.
 std::vector<unsigned char> config_of(const Layout& l, int blocking) {
   std::vector<unsigned char> memory(std::max(l.bytes, sizeof(ncclConfig_t)), 0xdb);
   ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
@@ -73,7 +73,7 @@ struct Field {
   const char* name;
   std::size_t offset;
   unsigned since;
-  int wrong;  ///< a value that it cannot have
+  int wrong;  ///< an invalid value of the field
 };
 #define OURO_FIELD(name, since, wrong) \
   { #name, offsetof(ncclConfig_t, name), since, wrong }
@@ -94,8 +94,8 @@ constexpr Field kFields[] = {OURO_FIELD(blocking, 21400, 2),
                              OURO_FIELD(maxP2pPeers, 23003, 0),
                              OURO_FIELD(graphStreamOrdering, 23007, 2)};
 
-/// A value that a field cannot have is refused, by name, from the version on that brought the field; in older
-/// configurations it is garbage that nobody reads.
+/// An invalid value is refused, naming the field, from the version on that introduced the field; in older
+/// configurations it is garbage that must not be read.
 TEST(Config, EachFieldCountsFromItsVersionOn) {
   for (const Layout& l : kLayouts)
     for (const Field& f : kFields) {
@@ -115,7 +115,7 @@ TEST(Config, EachFieldCountsFromItsVersionOn) {
     }
 }
 
-/// A string of the caller's is copied; before 2.27 there is none, and its place is not looked at.
+/// A string of the caller is copied; before 2.27 the field does not exist, and its place must not be read.
 TEST(Config, TheNameCountsFromItsVersionOn) {
   for (const Layout& l : kLayouts) {
     SCOPED_TRACE(l.version);

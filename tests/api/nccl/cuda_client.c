@@ -1,6 +1,6 @@
 /* A program for CUDA and NCCL, as their users write them: device memory, streams, events, collectives and
- * messages in groups, without a word about ouro. Usage: cuda_client threads|processes RANKS DEVICES, or, for
- * one rank, cuda_client rank RANKS DEVICES RANK ID|FILE; rank 0 writes the id to the file, which must not
+ * messages in groups, without any reference to ouro. Usage: cuda_client threads|processes RANKS DEVICES, or,
+ * for one rank, cuda_client rank RANKS DEVICES RANK ID|FILE; rank 0 writes the id to the file, which must not
  * exist. For the tests of libnccl. */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -34,7 +34,7 @@ static ncclUniqueId id;
     }                                                                                   \
   } while (0)
 
-/* What one rank has. */
+/* The state of one rank. */
 struct Rank {
   int rank, device;
   ncclComm_t comm;
@@ -62,7 +62,7 @@ static void expect(struct Rank* r, const float* from, float value, float factor,
 
 static void collectives(struct Rank* r) {
   const float n = (float)ranks, all = n * (n - 1) / 2;
-  for (int round = 0; round < kRounds; ++round) { /* nothing is waited for between the copies and the calls */
+  for (int round = 0; round < kRounds; ++round) { /* no waits between the copies and the calls */
     fill(r, r->in, (float)(r->rank + round), r->stream);
     NCCL(ncclAllReduce(r->in, r->out, kCount, ncclFloat, ncclSum, r->comm, r->stream));
     NCCL(ncclAllReduce(r->out, r->out, kCount, ncclFloat, ncclMax, r->comm, r->stream));
@@ -82,7 +82,7 @@ static void collectives(struct Rank* r) {
   expect(r, r->out, n - 1, 1, r->stream, "broadcast");
 }
 
-/* To the next, from the one before, and to itself, all in one group. */
+/* Sends to the next rank, receives from the previous one, and sends to itself, all in one group. */
 static void messages(struct Rank* r) {
   const int next = (r->rank + 1) % ranks, before = (r->rank + ranks - 1) % ranks;
   fill(r, r->in, (float)r->rank, r->stream);

@@ -1,5 +1,5 @@
-// Communicators that end while others use them, twice, or before the others: nothing is freed under a call,
-// nothing is written after the end, and those that stay go on.
+// Communicators that end while others use them, twice, or before the others: nothing is freed during a call,
+// nothing is written after the end, and the remaining ones continue.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -26,7 +26,7 @@ ncclComm_t alone() {
   return comm;
 }
 
-/// Both are made, non-blocking, and complete.
+/// Creates two non-blocking communicators and waits until they are complete.
 void make_two(ncclComm_t (&comms)[2]) {
   ncclUniqueId id;
   OURO_OK(ncclGetUniqueId(&id));
@@ -48,8 +48,8 @@ TEST(End, TwiceInOneGroupIsAnErrorOfTheSecond) {
 }
 
 TEST(End, ByAbortAndDestroyAtOnceHappensOnce) {
-  for (int i = 0; i < 400;
-       ++i) {  // more than handles are kept, so that one that is kept twice is freed twice
+  for (int i = 0; i < 400; ++i) {  // more than the number of handles in quarantine, so that one that is kept
+                                   // twice would be freed twice
     const ncclComm_t comm = alone();
     std::barrier here(2);
     ncclResult_t aborted = ncclInternalError;
@@ -111,7 +111,7 @@ TEST(End, OfANonBlockingCommunicatorEndsWhatIsUnderWay) {
   make_two(comms);
   int in[2] = {1, 2}, out[2] = {-1, -1};
   ASSERT_EQ(ncclAllReduce(&in[0], &out[0], 1, ncclInt32, ncclSum, comms[0], nullptr), ncclInProgress);
-  EXPECT_OK(ncclCommDestroy(comms[0]));  // the other rank has not come, and now it is too late
+  EXPECT_OK(ncclCommDestroy(comms[0]));  // the other rank has not called it, and now it is too late
   ASSERT_EQ(ncclAllReduce(&in[1], &out[1], 1, ncclInt32, ncclSum, comms[1], nullptr), ncclInProgress);
   EXPECT_EQ(settle(comms[1]), ncclRemoteError);
   EXPECT_EQ(out[0], -1);
@@ -132,8 +132,8 @@ TEST(TimedEnd, OfANonBlockingCommunicatorLetsEndWhatCanEnd) {  // it has 0.9 s
   EXPECT_THAT(out[1], ::testing::Each(2));
 }
 
-/// Rank 0 of `size` waits in `call` for a rank that stays and does not come, until another thread aborts its
-/// communicator.
+/// Rank 0 of `size` waits in `call` for a rank that lives but does not make the call, until another thread
+/// aborts rank 0's communicator.
 void expect_reached(int size, const std::function<ncclResult_t(int rank, ncclComm_t)>& call) {
   std::atomic<bool> reached{false};
   in_threads(size, [&](int rank, ncclComm_t& comm) {
@@ -209,7 +209,7 @@ TEST(TimedAbort, EndsAGroupThatWaits) {
 TEST(TimedAbort, EndsAFinalizeThatWaits) {
   ncclComm_t comms[2];
   make_two(comms);
-  const std::vector<int> x(1'000'000);  // more than there is room for on the way, and nobody takes it
+  const std::vector<int> x(1'000'000);  // more than fits in flight, and nobody receives it
   ASSERT_EQ(ncclSend(x.data(), x.size(), ncclInt32, 1, comms[0], nullptr), ncclInProgress);
   ASSERT_EQ(ncclCommFinalize(comms[0]), ncclInProgress);
   std::this_thread::sleep_for(100ms);
@@ -222,7 +222,7 @@ TEST(TimedAbort, EndsAFinalizeThatWaits) {
   EXPECT_OK(ncclCommAbort(comms[1]));
 }
 
-/// What fits on the way to the receiver waits for it there.
+/// Data that fits into the links waits there for the receiver.
 TEST(End, OfASenderLeavesItsMessagesToTheReceiver) {
   in_threads(2, [](int rank, ncclComm_t& comm) {
     static std::atomic<bool> gone;
@@ -257,7 +257,7 @@ TEST(TimedAbort, OfOperationsOfANonBlockingCommunicator) {
   EXPECT_OK(ncclCommAbort(comms[1]));
 }
 
-/// In the phases in which nothing waits: whole, finalized, revoked, failed, suspended, deferred.
+/// In all states in which nothing waits: whole, finalized, revoked, failed, suspended, deferred.
 TEST(TimedAbort, InEveryOtherPhaseReturnsAtOnceAndOnce) {
   const std::function<void(ncclComm_t)> phases[] = {
       [](ncclComm_t) {},
@@ -296,7 +296,7 @@ TEST(TimedAbort, InEveryOtherPhaseReturnsAtOnceAndOnce) {
   }
 }
 
-/// A message of `rank` to `other`, and one back.
+/// A message from `rank` to `other`, and one back.
 void exchange(ncclComm_t comm, int rank, int other) {
   std::vector<int> mine(30'000, rank), theirs(mine.size(), -1);
   OURO_OK(ncclGroupStart());
@@ -328,7 +328,7 @@ TEST(Left, ByTheFirstRankOfAChildTheOthersMeetInTheSameMemory) {
   in_threads(3, [&](int rank, ncclComm_t& comm) {
     ncclComm_t child = nullptr;
     OURO_OK(ncclCommSplit(comm, 0, rank, &child, nullptr));
-    if (rank < 2) exchange(child, rank, 1 - rank);  // rank 2 has yet to ask for the memory of messages
+    if (rank < 2) exchange(child, rank, 1 - rank);  // rank 2 has not requested the memory of messages yet
     spoken.arrive_and_wait();
     if (rank == 0) EXPECT_OK(ncclCommDestroy(child));
     gone.arrive_and_wait();

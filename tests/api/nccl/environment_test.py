@@ -1,4 +1,5 @@
-# The surroundings of libnccl.so.2: NCCL's variables, and a driver with GPUs. Usage: environment_test.py LIBRARY DRIVER_FOLDER
+# The environment of libnccl.so.2: NCCL's variables, and a driver with GPUs. Usage: environment_test.py
+# LIBRARY DRIVER_FOLDER
 import os
 import pathlib
 import subprocess
@@ -32,7 +33,7 @@ _, log = run(NCCL_DEBUG="info", NCCL_NVLS_ENABLE="1")
 assert "host mode" in log and "mean nothing here: NCCL_NVLS_ENABLE" in log, log
 _, log = run(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="COLL")
 assert "host mode" not in log, log
-_, log = run(NCCL_DEBUG="INFO", OURO_DEBUG="WARN")  # ouro's own wins
+_, log = run(NCCL_DEBUG="INFO", OURO_DEBUG="WARN")  # ouro's own variable takes precedence
 assert "NCCL interface" in log and "INFO" not in log, log
 with tempfile.TemporaryDirectory() as folder:
     _, log = run(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=folder + "/log.%p")
@@ -41,19 +42,19 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 def refused(text, **variables):
-    """Joining fails with the text, which names the variable."""
+    """Joining fails with this text, which names the variable."""
     out, log = run(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="ALL", **variables)
     assert "result 4" in out and text in log, (out, log)
 
 
 def settled(text, **variables):
-    """Joining works, and the log says what a variable has come to."""
+    """Joining succeeds, and the log says what a variable was converted to."""
     out, log = run(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="ALL", **variables)
     assert "result 0" in out and text in log, (out, log)
     assert not any(f"mean nothing here: {name}" in log or f", {name}" in log for name in variables), log
 
 
-# Each variable that has a counterpart becomes a setting of ouro's, and says so.
+# Each variable that has a counterpart becomes a setting of ouro's, and the log says so.
 settled("OURO_SOCKET_IFNAME=lo (NCCL_SOCKET_IFNAME)", NCCL_SOCKET_IFNAME="lo")
 settled("OURO_HOSTID=alpha (NCCL_HOSTID)", NCCL_HOSTID="alpha")
 settled("OURO_FABRIC=tcp (NCCL_NET)", NCCL_NET="Socket")
@@ -75,12 +76,12 @@ refused("NCCL_NET=AWS Libfabric; expected Socket", NCCL_NET="AWS Libfabric")
 refused("NCCL_BUFFSIZE=many; expected a number", NCCL_BUFFSIZE="many")
 refused("NCCL_SOCKET_FAMILY=AF_UNIX; expected AF_INET or AF_INET6", NCCL_SOCKET_FAMILY="AF_UNIX")
 refused("NCCL_COMM_ID=somewhere; expected ADDRESS:PORT", NCCL_COMM_ID="somewhere")
-settled("is complete", NCCL_SOCKET_FAMILY="AF_INET", NCCL_COMM_ID="127.0.0.1:7", NCCL_SHM_DISABLE="1")  # of one rank
+settled("is complete", NCCL_SOCKET_FAMILY="AF_INET", NCCL_COMM_ID="127.0.0.1:7", NCCL_SHM_DISABLE="1")  # a communicator of one rank
 refused("NCCL_CHECK_POINTERS=yes; expected 0 or 1", NCCL_CHECK_POINTERS="yes")
-_, log = run(NCCL_DEBUG="INFO", NCCL_ALGO="Ring", OURO_SELECT="all_reduce:tree")  # ouro's own wins
+_, log = run(NCCL_DEBUG="INFO", NCCL_ALGO="Ring", OURO_SELECT="all_reduce:tree")  # ouro's own variable takes precedence
 assert "OURO_SELECT=all_reduce:tree (environment)" in log, log
 
-# Configuration files: the one that is named, else that of the home; the environment wins.
+# Configuration files: the named one, else the one in the home directory; the environment takes precedence.
 with tempfile.TemporaryDirectory() as folder:
     home, named = pathlib.Path(folder, ".nccl.conf"), pathlib.Path(folder, "named.conf")
     home.write_text("# of this user\nNCCL_DEBUG = info\nNCCL_HOSTID=from-home\n NCCL_QUEUE_DEPTH=7\n")
@@ -95,7 +96,7 @@ with tempfile.TemporaryDirectory() as folder:
     _, log = run(HOME=folder, NCCL_DEBUG="WARN")
     assert "INFO" not in log, log
 
-# Pointers that are no memory, and windows that are not wanted.
+# Pointers that are not memory, and windows that are not requested.
 CHECKED = PROGRAM.replace("if comm: assert", r"""
 c.ncclBcast.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
 c.ncclAllReduce.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_size_t] + [ctypes.c_int] * 2 + [ctypes.c_void_p] * 2
@@ -120,7 +121,7 @@ assert "well 0 long 4" in done.stdout and "nowhere 4 text 4" in done.stdout, don
 assert "recvbuff" in done.stdout and "cannot" not in done.stdout and "written" in done.stdout, done.stdout
 assert "window 0 None" in done.stdout, done.stdout
 
-# Read again where the program says so: louder, into a file, and silent again.
+# The variables are read again when the program requests it: more output, into a file, and silent again.
 AGAIN = r"""
 import ctypes, os, sys
 class Id(ctypes.Structure): _fields_ = [("internal", ctypes.c_byte * 128)]
@@ -146,7 +147,7 @@ with tempfile.TemporaryDirectory() as folder:
     assert done.stderr.count("ncclBcast: the communicator is null") == 1, done.stderr
     assert pathlib.Path(folder, "log").read_text().count("ncclBcast: the communicator is null") == 1
 
-# A non-blocking communicator by the environment; devices without the word for the host.
+# A non-blocking communicator by the environment; GPUs without the setting for host mode.
 out, _ = run(NCCL_COMM_BLOCKING="0")
 assert "result 7" in out, out
 out, log = run(OURO_NCCL_HOST="0", OURO_FAKE_GPUS="1", NCCL_DEBUG="INFO")

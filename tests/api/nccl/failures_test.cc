@@ -1,4 +1,4 @@
-// Ranks that die, do not come, or are aborted: errors in bounded time, and the way on.
+// Ranks that die, never come, or are aborted: errors within bounded time, and continuing afterwards.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 double since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-/// Rank 1 is killed. The others hear of it, shrink, and go on.
+/// Rank 1 is killed. The others learn of it, shrink, and continue.
 int killed(int rank, int size, ncclUniqueId id, const std::string&) {
   ncclComm_t comm = nullptr, rest = nullptr;
   if (ncclCommInitRank(&comm, size, id, rank) != ncclSuccess) return 2;
@@ -52,7 +52,7 @@ TEST(TimedFailure, OfAKilledRankIsNamedAndTheOthersGoOn) {
   EXPECT_THAT(spawn(4, "killed"), ElementsAre(0, -SIGKILL, 0, 0));
 }
 
-/// Rank 0 dies without a word while nobody communicates: the others' communicators tell.
+/// Rank 0 dies silently while no communication takes place: the others' communicators report it.
 int watched(int rank, int size, ncclUniqueId id, const std::string&) {
   ncclComm_t comm = nullptr;
   if (ncclCommInitRank(&comm, size, id, rank) != ncclSuccess) return 2;
@@ -69,8 +69,8 @@ TEST(TimedFailure, OfAnIdleCommunicatorIsToldByItsState) {
   EXPECT_THAT(spawn(3, "watched"), ElementsAre(0, 0, 0));
 }
 
-/// The first rank sends, destroys its communicator and ends its process before the receiver looks for the
-/// message.
+/// The first rank sends, destroys its communicator and ends its process before the receiver asks for
+/// the message.
 int last_word(int rank, int size, ncclUniqueId id, const std::string&) {
   ncclComm_t comm = nullptr;
   if (ncclCommInitRank(&comm, size, id, rank) != ncclSuccess) return 2;
@@ -79,7 +79,7 @@ int last_word(int rank, int size, ncclUniqueId id, const std::string&) {
     const auto begin = Clock::now();
     if (ncclSend(data.data(), data.size(), ncclInt32, 1, comm, nullptr) != ncclSuccess) return 3;
     if (ncclCommDestroy(comm) != ncclSuccess) return 4;
-    return since(begin) < 0.2 ? 0 : 5;  // nobody waited; the end of the process does
+    return since(begin) < 0.2 ? 0 : 5;  // nothing has waited; the end of the process does
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   if (ncclRecv(data.data(), data.size(), ncclInt32, 0, comm, nullptr) != ncclSuccess) {
@@ -100,7 +100,7 @@ TEST(TimedAbort, FromAnotherThreadEndsACallThatWaits) {
     if (rank == 1) {
       while (!waiting) std::this_thread::yield();
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      // What is aborted on rank 0 is heard here.
+      // An abort on rank 0 is noticed here.
       EXPECT_EQ(ncclAllReduce(&x, &y, 0, ncclInt32, ncclSum, comm, nullptr), ncclSuccess);
       ncclResult_t state = ncclSuccess;
       for (const auto begin = Clock::now(); state == ncclSuccess && since(begin) < 5;)
@@ -153,7 +153,7 @@ TEST(TimedAbort, OfAllCommunicatorsOfAThreadInAGroup) {
   OURO_OK(ncclGroupStart());
   OURO_OK(ncclAllReduce(&x, &y, 1, ncclInt32, ncclSum, comms[0], nullptr));
   for (auto c : comms) EXPECT_OK(ncclCommAbort(c));
-  EXPECT_OK(ncclGroupEnd());  // what was deferred went with it
+  EXPECT_OK(ncclGroupEnd());  // deferred calls were dropped with it
   EXPECT_EQ(y, 0);
 }
 
@@ -207,7 +207,7 @@ TEST(Fork, AChildIsToldThatTheCommunicatorsAreItsParents) {
       }
       if (!std::strstr(ncclGetLastError(nullptr), "forked")) _exit(2);
     }
-    // A communicator of its own it may have.
+    // It may have a communicator of its own.
     ncclComm_t own = nullptr;
     if (ncclGetUniqueId(&id) != ncclSuccess || ncclCommInitRank(&own, 1, id, 0) != ncclSuccess ||
         ncclAllReduce(&x, y, 1, ncclInt32, ncclSum, own, nullptr) != ncclSuccess ||
@@ -226,8 +226,8 @@ TEST(Fork, AChildIsToldThatTheCommunicatorsAreItsParents) {
   for (auto c : waiting) EXPECT_OK(ncclCommDestroy(c));
 }
 
-/// Whether a communicator is still being closed beside the program: a child forked meanwhile would find locks
-/// that nobody opens.
+/// Whether a communicator is still being closed in the background: a child forked meanwhile would find locks
+/// that are never released.
 bool ends_aside() {
   std::error_code gone;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", gone)) {
@@ -238,7 +238,8 @@ bool ends_aside() {
   return false;
 }
 
-/// At its exit a process waits for what it has sent, a child like its parent, which has done so before.
+/// At its exit a process waits for the messages that it has sent; so does a child of a parent that has
+/// already done so.
 TEST(TimedFork, AChildThatExitsWaitsForItsOwnMessages) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "the thread sanitizer starts no threads after such a fork";
@@ -266,7 +267,7 @@ TEST(TimedFork, AChildThatExitsWaitsForItsOwnMessages) {
   }
   ncclComm_t comm = nullptr;
   OURO_OK(ncclCommInitRank(&comm, 2, id, 1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // until the child is about to leave
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // time for the child to be about to exit
   EXPECT_OK(ncclRecv(&y, 1, ncclInt32, 0, comm, nullptr));
   EXPECT_EQ(y, 7);
   int status = -1;

@@ -1,4 +1,4 @@
-/* A libcuda.so.1 with two devices, as far as libnccl.so.2 asks: whether there are any. For
+/* A libcuda.so.1 with two devices, with only the functions by which libnccl.so.2 checks for devices. Used by
  * environment_test.py. */
 int cuInit(unsigned flags) { return flags == 0 ? 0 : 1; }
 

@@ -1,4 +1,4 @@
-// GPU mode: ends of communicators, finalising, aborting, and what is left behind.
+// GPU mode: the end of communicators, finalising, aborting, and what remains.
 #include "gpu_values.h"
 
 #include <atomic>
@@ -23,7 +23,8 @@ TEST(Gpu, WhatIsEnqueuedRunsAfterItsCommunicatorHasBeenDestroyed) {
       const bool message = what != What::sum;
       const cudaStream_t s = new_stream(), captured = new_stream();
       const Number x(static_cast<float>(rank + 1)), y(0), z(0);
-      if (what == What::message_before_a_capture) OURO_OK(sum(z, z, comm, captured));  // all is made
+      // Everything needed is allocated now.
+      if (what == What::message_before_a_capture) OURO_OK(sum(z, z, comm, captured));
       {
         Gate gate(s);
         OURO_OK(sum(x, x, comm, s));
@@ -78,7 +79,7 @@ TEST(Gpu, AnAbortFromAnotherThreadFreesTheStream) {
     const Number x(1);
     OURO_OK(sum(x, x, comm, s));
     EXPECT_EQ(x.read(s), 2);
-    if (rank == 1) {  // it never calls the second
+    if (rank == 1) {  // it never makes the second call
       const auto begin = std::chrono::steady_clock::now();
       while (std::chrono::steady_clock::now() < begin + 20s) {
         ncclResult_t error = ncclSuccess;
@@ -111,7 +112,7 @@ TEST(Gpu, CommunicatorsLeaveNeitherThreadsNorDescriptors) {
   const auto counts = [&] { return std::pair(entries("/proc/self/task"), entries("/proc/self/fd")); };
   cycles(10);
   auto before = counts();
-  for (int looks = 0; looks < 50; ++looks) {  // until none of them ends aside any more
+  for (int looks = 0; looks < 50; ++looks) {  // until none of them is closing in the background
     std::this_thread::sleep_for(200ms);
     if (const auto now = std::exchange(before, counts()); now == before) break;
   }

@@ -46,7 +46,7 @@ TEST(Gpu, OneCommunicatorOnTwoStreamsKeepsItsOrder) {
     const Number x(1), y(0), z(0);
     Gate gate(a);
     OURO_OK(sum(x, y, comm, a));
-    OURO_OK(ncclGroupStart());  // messages follow operations, and operations messages
+    OURO_OK(ncclGroupStart());  // messages after operations, and operations after messages
     OURO_OK(ncclSend(y.get(), 1, ncclFloat, 1 - rank, comm, b));
     OURO_OK(ncclRecv(z.get(), 1, ncclFloat, 1 - rank, comm, b));
     OURO_OK(ncclGroupEnd());
@@ -123,7 +123,7 @@ TEST(Gpu, AGroupIsCapturedAsAWholeOrNotAtAll) {
   cudaGraph_t graph = nullptr;
   CUDA_OK(cudaStreamEndCapture(a, &graph));
   CUDA_OK(cudaGraphDestroy(graph));
-  OURO_OK(ncclGroupStart());  // the communicators are as they were
+  OURO_OK(ncclGroupStart());  // the communicators are unaffected
   OURO_OK(sum(x, x, comms[0], a));
   OURO_OK(sum(y, y, comms[1], b));
   OURO_OK(ncclGroupEnd());
@@ -159,7 +159,7 @@ TEST(Gpu, TheCurrentDeviceIsThatOfACommunicatorAndStaysCurrent) {
   EXPECT_EQ(device, last);
   const cudaStream_t s = new_stream();
   const Number x(3), y(0);
-  CUDA_OK(cudaSetDevice(0));  // another than the communicator's
+  CUDA_OK(cudaSetDevice(0));  // a device other than the communicator's
   OURO_OK(sum(x, y, comm, s));
   CUDA_OK(cudaGetDevice(&device));
   EXPECT_EQ(device, 0);

@@ -1,5 +1,5 @@
-// What the tests of GPU mode share: a number on a device, a gate in a stream. Programs see only CUDA and
-// nccl.h; the devices behind are emulated.
+// Helpers that the tests of GPU mode share: a number on a device, a gate in a stream. Programs use only CUDA
+// and nccl.h; the devices are emulated.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace ouro::test {
 
 #define CUDA_OK(call) ASSERT_EQ(call, cudaSuccess)
 
-/// A number on a device, of one rank.
+/// A number on the device of one rank.
 class Number {
  public:
   explicit Number(float value) {
@@ -23,7 +23,7 @@ class Number {
   Number(const Number&) = delete;
   Number& operator=(const Number&) = delete;
   float* get() const { return data_; }
-  /// Once all that is on the stream has ended.
+  /// The value once everything in the stream has run.
   float read(cudaStream_t s) const {
     float value = -1;
     EXPECT_EQ(cudaMemcpyAsync(&value, data_, sizeof value, cudaMemcpyDeviceToHost, s), cudaSuccess);
@@ -35,7 +35,7 @@ class Number {
   float* data_ = nullptr;
 };
 
-/// Holds a stream up until it is opened.
+/// Blocks a stream until it is opened.
 class Gate {
  public:
   explicit Gate(cudaStream_t s) {

@@ -1,4 +1,4 @@
-// Groups of calls: what is deferred, what may stand together, what an error drops; messages.
+// Groups of calls: what is deferred, what may be combined, what an error drops; messages.
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -36,7 +36,8 @@ TEST(Group, AnArgumentErrorIsToldAgainAtTheEndAndDropsAll) {
     EXPECT_EQ(ncclBroadcast(&in, &out, 1, ncclInt32, 2, comm, nullptr), ncclInvalidArgument);
     EXPECT_EQ(ncclGroupEnd(), ncclInvalidArgument);
     EXPECT_EQ(out, 0);
-    OURO_OK(ncclAllReduce(&in, &out, 1, ncclInt32, ncclSum, comm, nullptr));  // no harm was done
+    // The communicator is still usable.
+    OURO_OK(ncclAllReduce(&in, &out, 1, ncclInt32, ncclSum, comm, nullptr));
     EXPECT_EQ(out, 2);
   });
 }
@@ -110,7 +111,7 @@ TEST(Group, EachSendsToAllAndToItselfWithEmptyMessagesBetween) {
       std::vector<std::vector<int>> in(size), out(size);
       OURO_OK(ncclGroupStart());
       for (int p = 0; p < n; ++p) {
-        // As many as the pair says: of some pairs none, of others more than a link holds.
+        // The count depends on the pair: some pairs send nothing, others more than a link holds.
         const auto count = [&](int from, int to) {
           return static_cast<std::size_t>((from * 7 + to) % 3) * 50'000;
         };
@@ -173,7 +174,7 @@ TEST(Group, OfSeveralCommunicatorsKeepsTheErrorOfEach) {
   };
   EXPECT_EQ(state(well[0]), ncclSuccess);
   EXPECT_EQ(state(well[1]), ncclSuccess);
-  EXPECT_EQ(state(bad[0]), ncclSuccess);  // who sent has no error
+  EXPECT_EQ(state(bad[0]), ncclSuccess);  // the sender has no error
   EXPECT_EQ(state(bad[1]), ncclInvalidUsage);
   EXPECT_EQ(out[0][3] + out[1][3], 16);
   EXPECT_STREQ(ncclGetLastError(well[0]), "");
@@ -206,8 +207,8 @@ TEST(Simulate, TellsATimeAndRunsNothing) {
   EXPECT_FLOAT_EQ(twice, 2 * large);
   EXPECT_EQ(simulate(0, 1), 0);
   EXPECT_EQ(out[0][0] + out[1][0], 0);
-  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);  // it has ended
-  // Nothing of it is left.
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);  // the group has ended
+  // Nothing of it remains.
   OURO_OK(ncclGroupStart());
   for (int r = 0; r < 2; ++r)
     OURO_OK(ncclAllReduce(in.data(), out[r].data(), 1, ncclFloat32, ncclSum, comms[r], nullptr));
@@ -220,7 +221,7 @@ TEST(Simulate, TellsATimeAndRunsNothing) {
 TEST(Simulate, RefusesWhatItCannotWriteToAndWhatTheGroupWouldRefuse) {
   in_threads(1, [](int, ncclComm_t comm) {
     ncclSimInfo_t sim = NCCL_SIM_INFO_INITIALIZER;
-    EXPECT_EQ(ncclGroupSimulateEnd(&sim), ncclInvalidUsage);  // without a start
+    EXPECT_EQ(ncclGroupSimulateEnd(&sim), ncclInvalidUsage);  // without ncclGroupStart
     OURO_OK(ncclGroupStart());
     EXPECT_EQ(ncclGroupSimulateEnd(nullptr), ncclInvalidArgument);
     sim.magic = 1;

@@ -1,2 +1,2 @@
-// nccl.h by itself, as C++17: the same checks as in C.
+// nccl.h alone, as C++17: the same checks as in C.
 #include "header_test.c"

@@ -1,4 +1,4 @@
-/* nccl.h by itself, as C99: sizes and places that programs were compiled with, and a call of each kind of
+/* nccl.h alone, as C99: the sizes and offsets that programs were compiled with, and a call of each kind of
  * function. */
 #include "nccl.h"
 

@@ -1,5 +1,5 @@
-// Communicators over several hosts: processes that believe to be on hosts of their own (OURO_HOSTID), and the
-// roll call of their ranks. Hosts that are network namespaces are in hosts_test.py.
+// Communicators over several hosts: processes that take themselves for separate hosts (OURO_HOSTID), and the
+// roll call of their ranks. hosts_test.py tests hosts that are network namespaces.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -23,8 +23,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
-/// Which ranks are on one host: the first half and the second ("halves"), every other one ("mixed"), or none
-/// ("apart").
+/// Sets which ranks are on one host: the first half and the second ("halves"), alternating ("mixed"), or each
+/// alone ("apart").
 void settle_on_host(int rank, int size, const std::string& how) {
   if (how == "apart")
     setenv("NCCL_SHM_DISABLE", "1", 1);
@@ -50,7 +50,7 @@ int sum_of(ncclComm_t comm, int mine) {
   return out;
 }
 
-/// Messages of all pairs, derived communicators, and what is told of hosts.
+/// Messages of all pairs, derived communicators, and the reported hosts.
 int life(int rank, int size, ncclUniqueId id, const std::string& how) {
   settle_on_host(rank, size, how);
   ncclComm_t comm = nullptr, child = nullptr;
@@ -80,7 +80,7 @@ int life(int rank, int size, ncclUniqueId id, const std::string& how) {
     EXPECT_EQ(ncclTeamRankToLsa(comm, ncclTeamWorld(comm), rank ^ 1), (rank ^ 1) % 2);
     EXPECT_EQ(ncclTeamRankToLsa(comm, ncclTeamWorld(comm), (rank + 2) % 4), -1);
     EXPECT_EQ(properties.nLsaTeams, 2);
-  } else {  // of ranks that are not next to each other none can reach the others by arithmetic
+  } else {  // ranks that are not adjacent cannot compute the addresses of the others
     EXPECT_TRUE(lsa.nRanks == 1 && lsa.rank == 0);
     EXPECT_TRUE(rail.nRanks == 4 && rail.rank == rank && rail.stride == 1);
     EXPECT_EQ(properties.nLsaTeams, 4);
@@ -103,7 +103,7 @@ TEST(Hosts, MessagesDerivedCommunicatorsAndADeadRank) {
   EXPECT_THAT(spawn(4, "hosts_life", "apart"), ElementsAre(0, 0, 0, -SIGKILL));
 }
 
-/// NCCL_COMM_ID: every rank makes the id by itself, and rank 0 listens there, late.
+/// NCCL_COMM_ID: every rank makes the id by itself, and rank 0 starts to listen there late.
 int by_address(int rank, int size, ncclUniqueId, const std::string& place) {
   setenv("NCCL_COMM_ID", place.c_str(), 1);
   if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -120,7 +120,7 @@ int by_address(int rank, int size, ncclUniqueId, const std::string& place) {
 }
 const KnownScenario kByAddress("by_address", by_address);
 
-/// A port on which nobody listens, and which the system gives to nobody who does not ask for it.
+/// A port without a listener that the system gives only to processes that ask for it.
 int free_port() {
   for (int i = 0; i < 1000; ++i) {
     sockaddr_in at{};
@@ -158,9 +158,9 @@ TEST(TimedRollCall, NamesWhoHasNotCome) {
   unsetenv("OURO_JOIN_DEADLINE");
 }
 
-/// Connections to where the ranks of an id report, which say nothing.
+/// Opens connections to the address where the ranks of an id report, and sends nothing.
 std::vector<int> strangers(const ncclUniqueId& id, int many) {
-  constexpr std::size_t kPlace = 72;  // of the address in an id
+  constexpr std::size_t kPlace = 72;  // offset of the address in an id
   const std::string place(reinterpret_cast<const char*>(&id) + kPlace);
   const std::size_t colon = place.rfind(':');
   sockaddr_in to{};
@@ -200,7 +200,7 @@ TEST(RollCall, RefusesRanksThatDoNotFit) {
   config.blocking = 0;
   ncclComm_t first = nullptr, same = nullptr, more = nullptr;
   ASSERT_EQ(ncclCommInitRankConfig(&first, 3, id, 1, &config), ncclInProgress);
-  // The same rank again: it, or the first, is refused, whoever came later.
+  // The same rank twice: one of the two is refused, whichever came first.
   ASSERT_EQ(ncclCommInitRankConfig(&same, 3, id, 1, &config), ncclInProgress);
   ncclResult_t states[2] = {ncclInProgress, ncclInProgress};
   for (const auto end = Clock::now() + kHang;
@@ -211,7 +211,7 @@ TEST(RollCall, RefusesRanksThatDoNotFit) {
   const bool which = states[1] != ncclInProgress;
   EXPECT_EQ(states[which], ncclInvalidUsage);
   EXPECT_THAT(ncclGetLastError(which ? same : first), HasSubstr("rank 1 of 3 has come twice"));
-  // Another number of ranks: all are told.
+  // Another number of ranks: all get the error.
   ASSERT_EQ(ncclCommInitRankConfig(&more, 4, id, 2, &config), ncclInProgress);
   const ncclComm_t waiting = which ? first : same;
   EXPECT_EQ(settle(waiting), ncclInvalidUsage);

@@ -1,6 +1,6 @@
-# A communicator over hosts that are network namespaces, by nothing but its unique id: in host mode, or, given a runtime with
-# emulated devices and cuda_client, on device memory. Usage: hosts_test.py NETLAB LIBRARY [RUNTIME CLIENT]
-# Skipped (77) where netlab cannot make hosts.
+# A communicator over hosts that are network namespaces, set up by its unique id alone: in host mode, or, given a
+# runtime with emulated devices and cuda_client, on device memory. Usage: hosts_test.py NETLAB LIBRARY [RUNTIME CLIENT]
+# Skipped (77) if netlab cannot create hosts.
 import ctypes
 import os
 import pathlib
@@ -51,7 +51,7 @@ def rank_main(library, rank, place):
 def inside(library, runtime=None, client=None):
     hosts = os.environ["NETLAB_HOSTS"].split(",")
     ways = ({}, {"OURO_SECURITY": "tls"}, {"NCCL_SOCKET_FAMILY": "AF_INET6"})
-    if client:  # two ranks a host share its only device, or have one each; over the network their memory is staged
+    if client:  # two ranks of a host share its only device, or have one each; over the network their memory is staged
         ways = ({"OURO_FAKE_GPUS": "1"}, {"OURO_FAKE_GPUS": "2"})
     with tempfile.TemporaryDirectory() as folder:
         for way in ways:

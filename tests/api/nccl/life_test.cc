@@ -1,4 +1,4 @@
-// Making, deriving and ending communicators.
+// Creating, deriving and ending communicators.
 #include <dirent.h>
 #include <gmock/gmock.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// 1 + ... of the ranks of `comm`, by an all-reduce.
+/// The sum of `mine` over the ranks of `comm`, by an all-reduce.
 int sum_of(ncclComm_t comm, int mine) {
   int out = -1;
   EXPECT_OK(ncclAllReduce(&mine, &out, 1, ncclInt32, ncclSum, comm, nullptr));
@@ -91,7 +91,7 @@ TEST(Shrink, LeavesOutTheListedAndKeepsTheOrder) {
     EXPECT_EQ(ncclCommShrink(comm, nullptr, 1, &child, nullptr, 0), ncclInvalidArgument);
     EXPECT_EQ(ncclCommShrink(comm, out, 0, &child, nullptr, 0), ncclInvalidArgument);
     OURO_OK(ncclCommShrink(comm, out, 2, &child, nullptr, NCCL_SHRINK_DEFAULT));
-    EXPECT_EQ(out[0], 2);  // the caller's list is the caller's
+    EXPECT_EQ(out[0], 2);  // the caller's list is not changed
     int r = -1;
     EXPECT_OK(ncclCommUserRank(child, &r));
     EXPECT_EQ(r, rank == 1 ? 0 : 1);
@@ -100,8 +100,8 @@ TEST(Shrink, LeavesOutTheListedAndKeepsTheOrder) {
   });
 }
 
-/// Two communicators with the same members and the same name; one rank shrinks the first of them first,
-/// another the second.
+/// Two communicators with the same members and the same name: one rank shrinks the first one first, another
+/// the second.
 TEST(TimedShrink, OfTwoThatAreAlikeDoesNotMixThem) {
   in_threads(3, [](int rank, ncclComm_t comm) {
     ncclComm_t parents[2] = {}, children[2] = {};
@@ -314,14 +314,14 @@ long resident_pages() {
   return resident;
 }
 
-/// `cycle(times)` leaves no descriptor, no thread and no memory behind.
+/// Running `cycle(times)` leaves no descriptor, no thread and no memory behind.
 void expect_flat(const std::function<void(int times)>& cycle, int times) {
-  cycle(300);                                                   // beyond the quarantine of handles
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // what goes a moment later has gone
+  cycle(300);                                                   // more than the quarantine of handles holds
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time for what is released with a delay
   const int fds = entries("/proc/self/fd"), threads = entries("/proc/self/task");
   const long pages = resident_pages();
   cycle(times);
-  // What ends aside goes a moment later.
+  // What ends in the background is released a moment later.
   for (const auto end = std::chrono::steady_clock::now() + kHang;
        (entries("/proc/self/fd") != fds || entries("/proc/self/task") != threads) &&
        std::chrono::steady_clock::now() < end;)
@@ -329,16 +329,16 @@ void expect_flat(const std::function<void(int times)>& cycle, int times) {
   EXPECT_EQ(entries("/proc/self/fd"), fds);
   EXPECT_EQ(entries("/proc/self/task"), threads);
 #if defined(__SANITIZE_THREAD__)
-  constexpr long kPages = 4096;  // the sanitizer remembers what threads did that have ended
+  constexpr long kPages = 4096;  // the sanitizer remembers what ended threads did
 #elif defined(__SANITIZE_ADDRESS__)
-  constexpr long kPages = 1 << 17;  // it keeps 256 MiB of what was freed; LeakSanitizer looks for the rest
+  constexpr long kPages = 1 << 17;  // it keeps 256 MiB of freed memory; LeakSanitizer checks the rest
 #else
   constexpr long kPages = 512;  // 2 MiB
 #endif
   EXPECT_LT(resident_pages() - pages, kPages);
 }
 
-/// By unique ids, with a child, messages and a reduction of the user's, on ranks that end in any order.
+/// With unique ids, a child, messages and a user-defined reduction, on ranks that end in any order.
 TEST(End, OfAllThatACommunicatorCanHaveLeavesNothingBehind) {
   const auto cycle = [](int times) {
     for (int i = 0; i < times && !::testing::Test::HasFailure(); ++i)
@@ -356,7 +356,7 @@ TEST(End, OfAllThatACommunicatorCanHaveLeavesNothingBehind) {
         ASSERT_EQ(y, 2);
         if (i % 2 == rank) {
           const ncclResult_t ended = ncclCommFinalize(child);
-          if (ended != ncclRemoteError || i % 3 != 0) OURO_OK(ended);  // the other may have aborted it
+          if (ended != ncclRemoteError || i % 3 != 0) OURO_OK(ended);  // the other rank may have aborted it
         }
         OURO_OK(i % 3 == 0 ? ncclCommAbort(child) : ncclCommDestroy(child));
       });

@@ -1,4 +1,4 @@
-// Memory of the library's, registration and windows in host mode.
+// Memory of the library, registration and windows in host mode.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 namespace ouro::test {
 namespace {
 
-/// It is not mapped in a forked child, where other memory may have its address.
+/// The memory is not mapped in a forked child, where other memory may have its address.
 TEST(Memory, OfAParentIsNotAForkedChilds) {
   constexpr std::size_t kBytes = 1 << 20;
   void* memory = nullptr;
@@ -42,7 +42,7 @@ TEST(Memory, IsAlignedZeroAndUsable) {
   in_threads(2, [](int, ncclComm_t comm) {
     void* data = nullptr;
     OURO_OK(ncclGroupStart());
-    OURO_OK(ncclMemAlloc(&data, 10'000 * sizeof(int)));  // at once, in a group, too
+    OURO_OK(ncclMemAlloc(&data, 10'000 * sizeof(int)));  // takes effect at once, even in a group
     EXPECT_NE(data, nullptr);
     OURO_OK(ncclGroupEnd());
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data) % 4096, 0u);
@@ -120,7 +120,7 @@ TEST(Properties, AreWrittenAsFarAsTheCallerHasRoom) {
     p.known.size = sizeof p;  // of a later version
     OURO_OK(ncclCommQueryProperties(comm, &p.known));
     EXPECT_EQ(p.more[63], 0);
-    p.known.size = 20;  // rank alone
+    p.known.size = 20;  // only up to rank
     p.known.nRanks = 77;
     OURO_OK(ncclCommQueryProperties(comm, &p.known));
     EXPECT_EQ(p.known.nRanks, 77);

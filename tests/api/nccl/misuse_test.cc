@@ -1,5 +1,5 @@
-// Wrong calls: null arguments of every function, values out of their range, ranks that differ, and what is
-// not there.
+// Invalid calls: null arguments of every function, values out of range, ranks that differ, and features that
+// do not exist.
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -107,7 +107,7 @@ TEST(Misuse, NullArgumentsOfEveryFunction) {
     EXPECT_STRNE(ncclGetLastError(nullptr), "");
     EXPECT_EQ(ncclTeamWorld(none).nRanks, 0);
     EXPECT_EQ(ncclTeamRankToWorld(none, ncclTeam_t{1, 0, 1}, 0), -1);
-    ncclResult_t state = ncclInternalError;  // wrong arguments do not stick
+    ncclResult_t state = ncclInternalError;  // wrong arguments are not sticky
     EXPECT_OK(ncclCommGetAsyncError(comm, &state));
     EXPECT_EQ(state, ncclSuccess);
   });
@@ -156,7 +156,7 @@ TEST(Misuse, IdsOfOthersAreRefusedAtOnce) {
   EXPECT_EQ(ncclCommInitRank(&comm, 2, id, 1), ncclInvalidArgument);
   EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("another library"));
   OURO_OK(ncclGetUniqueId(&id));
-  id.internal[30] ^= 1;  // of the secret
+  id.internal[30] ^= 1;  // a byte of the secret
   EXPECT_EQ(ncclCommInitRank(&comm, 2, id, 1), ncclInvalidUsage);
   EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("does not know the id"));
 }
@@ -186,8 +186,8 @@ TEST(Misuse, WhatIsNotThereSaysSo) {
   });
 }
 
-/// Rank 2 of 3 makes another call than the others: all of them are told, with both calls. Who only gives, as
-/// the root of a broadcast does, may be told by the next call.
+/// Rank 2 of 3 makes a different call: all ranks get an error that names both calls. A rank that only sends,
+/// such as the root of a broadcast, may get it at its next call.
 void expect_mismatch(const std::function<ncclResult_t(bool odd, ncclComm_t)>& call, const char* one,
                      const char* other) {
   const auto begin = std::chrono::steady_clock::now();

@@ -1,5 +1,5 @@
-# The programs of nccl-tests, unmodified, on emulated devices. Usage: nccl_tests.py RUNTIME LIBRARY. NCCL_TESTS_DIR is the
-# folder with all_reduce_perf and the others, built with the dynamic CUDA runtime; without it the test is skipped.
+# The programs of nccl-tests, unmodified, on emulated devices. Usage: nccl_tests.py RUNTIME LIBRARY. NCCL_TESTS_DIR is
+# the folder with all_reduce_perf and the others, built with the dynamic CUDA runtime; without it the test is skipped.
 import os
 import pathlib
 import re
@@ -24,7 +24,7 @@ def run(program, *options, devices=2):
     environment = os.environ | {"LD_PRELOAD": f"{runtime} {library}", "OURO_FAKE_GPUS": str(devices), "OURO_DEADLINE": "30"}
     done = subprocess.run([path, *SIZES, *options], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           timeout=300)
-    # Its last lines: "# Out of bounds values : 0 OK". A table without rows would be right, too.
+    # Its last lines contain "# Out of bounds values : 0 OK". A table without rows would also say so.
     rows = re.findall(r"^ +\d+ +\d+ +\w+ .*$", done.stdout, re.M)
     right = done.returncode == 0 and re.search(r"Out of bounds values : 0 OK", done.stdout) and rows
     print(f"{'ok  ' if right else 'FAIL'} {program} {' '.join(options)}, {devices} devices: {len(rows)} rows")
@@ -32,7 +32,7 @@ def run(program, *options, devices=2):
         failures.append(f"{program} {' '.join(options)}\n{done.stdout[-3000:]}")
 
 
-# All types and reductions; ranks as threads, and as one thread that drives several.
+# All types and reductions; ranks as threads, and several ranks driven by one thread.
 for reduction in REDUCTIONS:
     run("all_reduce_perf", "-t", "2", "-d", "all", "-o", reduction)
 run("reduce_scatter_perf", "-t", "2", "-d", "all", "-o", "sum")
@@ -41,9 +41,9 @@ for program in ["all_reduce", "all_gather", "reduce_scatter", "reduce", "broadca
                 "sendrecv"]:
     run(f"{program}_perf", "-g", "4", devices=4)
     run(f"{program}_perf", "-t", "2", "-g", "2", devices=4)
-# With several ranks in a thread its steps, which rely on each other, would all be in one group.
+# With several ranks in one thread, its steps, which depend on each other, would all be in one group.
 run("hypercube_perf", "-t", "4", devices=4)
-# Graphs, registered buffers, blocking calls, ranks that begin one after the other.
+# Graphs, registered buffers, blocking calls, ranks that start one after the other.
 run("all_reduce_perf", "-t", "2", "-G", "2")
 run("alltoall_perf", "-t", "2", "-G", "1")
 run("all_reduce_perf", "-t", "2", "-R", "1")

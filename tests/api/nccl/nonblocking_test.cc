@@ -1,4 +1,4 @@
-// Non-blocking communicators: every failure is told by their state, and calls run in the order in which they
+// Non-blocking communicators: their state reports every failure, and calls run in the order in which they
 // were made.
 #include <gmock/gmock.h>
 

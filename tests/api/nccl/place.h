@@ -1,5 +1,5 @@
-// Where the buffers of the tests lie and what their calls go into: the host, or emulated GPUs. Used by the
-// tests of libnccl; place_host.cc and place_gpu.cc implement it, one of them in each program.
+// The memory of the tests' buffers and the streams of their calls: the host, or emulated GPUs. Used by the
+// tests of libnccl; place_host.cc and place_gpu.cc implement it, and each program links one of them.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -9,13 +9,13 @@
 
 namespace ouro::test {
 
-/// The GPU of a rank, which becomes the thread's current one; on the host 0.
+/// Makes the GPU of a rank the thread's current device and returns it; on the host 0.
 int enter_device(int rank);
 /// The stream that calls of a rank go into.
 cudaStream_t stream_of(int rank);
-/// A copy of `bytes` where calls of a rank can work on it.
+/// A copy of `bytes` in memory that calls of a rank can use.
 std::shared_ptr<std::uint8_t> place(const std::vector<std::uint8_t>& bytes, int rank);
-/// What such a copy holds when all that is on the rank's stream has ended.
+/// The contents of such a copy once everything in the rank's stream has run.
 std::vector<std::uint8_t> fetch(const std::shared_ptr<std::uint8_t>&, std::size_t bytes, int rank);
 
 }  // namespace ouro::test

@@ -38,8 +38,8 @@ cudaStream_t stream_of(int rank) {
 }
 
 std::shared_ptr<std::uint8_t> place(const std::vector<std::uint8_t>& bytes, int rank) {
-  // Memory is used again and not freed: CUDA waits for all work of a device when it frees, and where ranks
-  // that are threads share it, that work waits for what this thread calls next.
+  // Memory is reused instead of freed: cudaFree waits for all work of a device, and if ranks that are threads
+  // share it, that work waits for the next call of this thread.
   static std::mutex mutex;
   static std::multimap<std::pair<int, std::size_t>, void*> unused;
   const auto kind = std::pair(enter_device(rank), std::bit_ceil(bytes.size() + 1));

@@ -1,4 +1,5 @@
-// Driving ranks. See ranks.h. Also the main function of the tests of libnccl: their children begin here, too.
+// Drives ranks in three ways. See ranks.h. Also the main function of the tests of libnccl, in which their
+// child processes start too.
 #include "ranks.h"
 
 #include <gmock/gmock.h>
@@ -102,7 +103,7 @@ void run(How how, int size, const std::string& name) {
   }
   const std::vector<Step> all = steps().at(name)(size);
   if (how == How::threads) {
-    // The buffers of a step are of all ranks: a step ends everywhere before the next one begins.
+    // The buffers of a step belong to all ranks: a step must end everywhere before the next one starts.
     in_threads(size, [&](int rank, ncclComm_t comm) { go_through(steps().at(name)(size), rank, comm); });
     return;
   }

@@ -13,7 +13,7 @@
 
 namespace ouro::test {
 
-/// A call that must succeed; the first ends the test where it does not.
+/// A call that must succeed; the first of the two macros ends the test on failure.
 #define OURO_OK(call)                                          \
   do {                                                         \
     ASSERT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr); \
@@ -23,7 +23,7 @@ namespace ouro::test {
     EXPECT_EQ(call, ncclSuccess) << ncclGetLastError(nullptr); \
   } while (false)
 
-/// A value that its type has no name for, as programs in C may pass it.
+/// A value outside of an enumeration, as C programs may pass it.
 template <class Enum>
 Enum beyond(int value) {
   Enum e;
@@ -35,38 +35,38 @@ Enum beyond(int value) {
 enum class How { processes, threads, one_thread };
 std::ostream& operator<<(std::ostream&, How);
 
-/// One step of all ranks.
+/// One step that all ranks make.
 struct Step {
   std::string name;
-  std::function<void(int rank)> prepare;                   ///< before
-  std::function<ncclResult_t(int rank, ncclComm_t)> call;  ///< runs it, or defers it, for one rank
-  std::function<void(int rank)> verify;                    ///< after
+  std::function<void(int rank)> prepare;                   ///< runs before the call
+  std::function<ncclResult_t(int rank, ncclComm_t)> call;  ///< makes or defers the call for one rank
+  std::function<void(int rank)> verify;                    ///< runs after the call
 };
 using Steps = std::function<std::vector<Step>(int size)>;
 
-/// Makes `steps` known by `name` to child processes, too.
+/// Registers `steps` by `name`, so that child processes can run them too.
 struct KnownSteps {
   KnownSteps(const char* name, Steps);
 };
-/// A child process goes through them; its exit code.
+/// Runs the steps in a child process; returns its exit code.
 int run_steps(int rank, int size, ncclUniqueId id, const std::string& name);
-/// All ranks go through all steps. One thread: the calls of a step stand in one group.
+/// Runs all steps on all ranks. one_thread: the calls of a step are in one group.
 void run(How, int size, const std::string& name);
 
-/// `body` for each rank, in a thread of its own, with a communicator that is made before and destroyed after,
-/// unless the body sets it to null.
+/// Runs `body` for each rank, in a thread of its own, with a communicator that is created before and
+/// destroyed after it, unless the body sets it to null.
 void in_threads(int size, const std::function<void(int rank, ncclComm_t&)>& body);
 
-/// What a child process does; returns its exit code.
+/// The program of a child process; returns its exit code.
 using Scenario = int (*)(int rank, int size, ncclUniqueId id, const std::string& argument);
 struct KnownScenario {
   KnownScenario(const char* name, Scenario);
 };
-/// Child processes run a scenario as ranks 0 to size-1; their exit codes, or minus the signal that ended
-/// them.
+/// Runs a scenario in child processes as ranks 0 to size-1; returns their exit codes, or minus the signal
+/// that ended them.
 std::vector<int> spawn(int size, const std::string& scenario, const std::string& argument = "-");
 
-/// Polls, at most for so long, until the communicator is at rest.
+/// Polls until the communicator is no longer in progress, for at most `seconds`; returns its state.
 ncclResult_t settle(ncclComm_t comm, double seconds = 20);
 
 }  // namespace ouro::test

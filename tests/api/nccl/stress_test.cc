@@ -1,4 +1,4 @@
-// Many communicators at once, and strangers where ranks meet.
+// Many communicators at the same time, and strangers at the port where ranks meet.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
@@ -16,8 +16,8 @@
 namespace ouro::test {
 namespace {
 
-/// Three communicators over the same ranks, each driven by threads of its own, made and used all at the same
-/// time.
+/// Three communicators over the same ranks, each driven by its own threads, created and used at the
+/// same time.
 TEST(Stress, CommunicatorsOfOneProcessDoNotDisturbEachOther) {
   constexpr int kComms = 3, kRanks = 3, kRounds = 300;
   std::vector<std::thread> threads;
@@ -51,7 +51,7 @@ TEST(Stress, OperationsOfSeveralCommunicatorsEndInAnyOrder) {
     for (auto c : pair) ASSERT_EQ(settle(c), ncclSuccess);
   for (int round = 0; round < 50; ++round) {
     int in[kComms][2], out[kComms][2] = {};
-    for (int k = 0; k < kComms; ++k)  // rank 0 in this order, rank 1 in the opposite one
+    for (int k = 0; k < kComms; ++k)  // rank 0 in this order, rank 1 in reverse
       for (int r = 0; r < 2; ++r) {
         const int at = r == 0 ? k : kComms - 1 - k;
         in[at][r] = at + r + round;
@@ -67,7 +67,7 @@ TEST(Stress, OperationsOfSeveralCommunicatorsEndInAnyOrder) {
     for (auto c : pair) EXPECT_OK(ncclCommDestroy(c));
 }
 
-/// Where the ranks of an id report: "address:port" stands in it.
+/// The address where the ranks of an id report; the id contains it as "address:port".
 sockaddr_in meeting_place(const ncclUniqueId& id) {
   const std::string place(id.internal + 72);
   const std::size_t colon = place.rfind(':');
@@ -78,7 +78,7 @@ sockaddr_in meeting_place(const ncclUniqueId& id) {
   return to;
 }
 
-/// Connects there, and talks nonsense, as long as a report or longer, or is silent.
+/// Connects there and sends nonsense, shorter or longer than a report, or nothing.
 bool disturb(const sockaddr_in& to, int kind) {
   const int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const std::string nonsense =

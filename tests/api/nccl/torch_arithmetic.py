@@ -1,22 +1,22 @@
-# Arithmetic of PyTorch's on emulated devices, on which no kernel of CUDA's can run: what would launch one copies its tensors to
-# the host, calls the same operator there, and copies the results back. What stays as it is: allocation, views, copies of
-# contiguous tensors, streams, events, and all communication. Used by the tests that train.
+# PyTorch's arithmetic on emulated devices, which cannot run CUDA kernels: an operator that would launch one copies its
+# tensors to the host, calls the same operator there, and copies the results back. Unchanged are: allocation, views,
+# copies of contiguous tensors, streams, events, and all communication. Used by the tests that train.
 import warnings
 
 import torch
 from torch.utils._pytree import tree_map_only
 
-# They launch no kernel, or only make or describe tensors.
+# Operators that launch no kernel, or only create or describe tensors.
 WITHOUT_KERNEL = {"empty", "empty_strided", "set_", "resize_", "record_stream", "is_pinned", "_pin_memory", "pin_memory", "is_set_to",
                   "_local_scalar_dense", "_resize_output_", "_has_compatible_shallow_copy_type", "_copy_from", "_copy_from_and_resize",
                   "new_empty_strided", "is_same_size", "_nested_tensor_storage_offsets", "_nested_tensor_size"}
 
 
 class OnHost:
-    """Copies of device tensors, which share memory as the originals do."""
+    """Copies of device tensors on the host, which share memory in the same way as the originals."""
 
     def __init__(self):
-        self.storages = {}  # of the device, by address, and on the host
+        self.storages = {}  # by address on the device: the storage, and its copy on the host
 
     def copy_of(self, t):
         if t.device.type != "cuda":
@@ -87,7 +87,7 @@ def by_the_host(operator):
 
 def copy_(to, source, non_blocking=False):
     if to.dtype == source.dtype and to.is_contiguous() and source.is_contiguous() and to.size() == source.size():
-        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the kernel of all keys, which goes by the tensors' devices
+        keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the kernel of all keys, which dispatches by the tensors' devices
         return torch.ops.aten.copy_.default.redispatch(keys, to, source, non_blocking)
     with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
         host = OnHost()
@@ -99,10 +99,11 @@ def copy_(to, source, non_blocking=False):
 
 
 def install():
-    """For the rest of the process. Returns what has to be kept, and how many operators are done by the host."""
+    """Installs this for the rest of the process. Returns the objects to be kept alive, and the number of operators
+    that run on the host."""
     library, count = torch.library.Library("aten", "IMPL"), 0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns of each that is replaced
+        warnings.simplefilter("ignore")  # it warns about each operator that is replaced
         for full in torch._C._dispatch_get_all_op_names():
             name, _, overload = full.removeprefix("aten::").partition(".")
             if not full.startswith("aten::") or name in WITHOUT_KERNEL or not torch._C._dispatch_has_kernel_for_dispatch_key(full, "CUDA"):

@@ -1,4 +1,4 @@
-# PyTorch's process groups over NCCL, unmodified, on emulated devices: a rank that is late or killed, and abort in the middle of
+# PyTorch's process groups over NCCL, unmodified, on emulated devices: a rank that is late or killed, and abort during
 # an operation. Usage: torch_failures.py RUNTIME DRIVER LIBRARY PART [VARIABLE=VALUE]...
 import re
 import signal
@@ -8,13 +8,13 @@ import time
 import torch_ranks
 
 PARTS = {
-    # What happens to rank 1; the exit codes of both, and what rank 0 says.
+    # What happens to rank 1: the exit codes of both ranks, and the text that rank 0 prints.
     "late": ([-signal.SIGABRT, 0], r"Operation timed out|caught collective operation timeout"),
     "killed": ([-signal.SIGABRT, -signal.SIGKILL], r"another rank died|rank 1 \(.*its process ended"),
-    # Whether PyTorch's watchdog hears of it on rank 1, and ends that, before it leaves is a race.
+    # It is a race whether PyTorch's watchdog on rank 1 notices, and ends that rank, before it leaves.
     "abort": ([0, (0, -signal.SIGABRT)], r"aborted after"),
 }
-# PyTorch waits for reports of what was under way before it ends the process.
+# Otherwise PyTorch waits for reports about pending operations before it ends the process.
 WITHOUT_REPORTS = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1", "TORCH_FR_DUMP_ON_TIMEOUT": "0", "TORCH_FR_BUFFER_SIZE": "0",
                    "TORCH_NCCL_COORD_CHECK_MILSEC": "100"}
 in_rank = torch_ranks.arguments()
@@ -51,7 +51,7 @@ if rank == 1:
         time.sleep(0.05)
     os._exit(0)
 options = dist.AllreduceOptions()
-if part == "late":  # which the two groups are told in different ways
+if part == "late":  # the two groups are given the time-out in different ways
     options.timeout = datetime.timedelta(seconds=3)
     dist.distributed_c10d._set_pg_timeout(options.timeout, dist.group.WORLD)
 work = dist.group.WORLD.allreduce([x], options)
@@ -63,7 +63,7 @@ if part == "abort":
     torch.cuda.synchronize()
     print(f"aborted after {time.monotonic() - begin:.2f} s", flush=True)
 else:
-    # PyTorch ends the process; only then may rank 1 leave, which would be a reason, too.
+    # PyTorch ends the process; rank 1 may leave only after that, because its leaving would be a reason, too.
     if os.fork() == 0:
         parent = os.getppid()
         while os.getppid() == parent:

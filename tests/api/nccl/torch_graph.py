@@ -21,7 +21,7 @@ dist.init_process_group(carrier, init_method=f"file://{store}/store", rank=rank,
 numbers = torch.arange(1003, dtype=torch.float32)
 summed, gathered, shard = (torch.empty(n, device=device) for n in (1003, 1003 * size, 1003))
 summed.copy_(numbers)
-dist.all_reduce(summed)  # before a capture, as PyTorch asks
+dist.all_reduce(summed)  # before a capture, as PyTorch requires
 graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
 with torch.cuda.graph(graph, stream=stream):
     dist.all_reduce(summed)

@@ -1,6 +1,6 @@
-# PyTorch's process groups over NCCL, unmodified, on emulated devices: collectives and messages give what gloo gives.
-# Usage: torch_groups.py RUNTIME DRIVER LIBRARY RANKS DEVICES [VARIABLE=VALUE]... EAGER=1 makes the communicator at once. Data
-# is made on the host and copied, as no kernel of CUDA's can run.
+# PyTorch's process groups over NCCL, unmodified, on emulated devices: collectives and messages give the same results as
+# gloo. Usage: torch_groups.py RUNTIME DRIVER LIBRARY RANKS DEVICES [VARIABLE=VALUE]... EAGER=1 creates the communicator
+# at once. Data is created on the host and copied, because CUDA kernels cannot run.
 import re
 import sys
 
@@ -35,7 +35,7 @@ MOVED = [torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64]
 
 
 def data(dtype, seed, n=count):
-    """Of small numbers, whose sums and products are exact in every type."""
+    """A tensor of small numbers, whose sums and products are exact in every type."""
     g = torch.Generator().manual_seed(seed)
     if dtype == torch.bool:
         return torch.randint(0, 2, (n,), generator=g).to(dtype)
@@ -48,7 +48,7 @@ def on_device(x):
 
 
 def same(name, mine, expected):
-    """`mine` lies on the device, `expected` on the host: bit by bit."""
+    """Compares `mine`, on the device, with `expected`, on the host, bit by bit."""
     global compared
     if isinstance(mine, list):
         for a, b in zip(mine, expected, strict=True):
@@ -61,7 +61,8 @@ def same(name, mine, expected):
 
 
 def both(name, f, *tensors):
-    """`f` on the host, which is gloo, and on the device. It gives what to compare, or works in place."""
+    """Runs `f` on the host, with gloo, and on the device, and compares. `f` returns what is to be compared, or works
+    in place."""
     theirs = [t if not isinstance(t, torch.Tensor) else t.clone() for t in tensors]
     mine = [on_device(t) for t in tensors]
     expected, given = f(*theirs), f(*mine)
@@ -69,7 +70,7 @@ def both(name, f, *tensors):
 
 
 def reduced(dtype, op, seeds):
-    """What a reduction of `data(dtype, seed)` gives, where gloo has not that type or reduction."""
+    """The result of reducing `data(dtype, seed)` over the seeds, for types and reductions that gloo lacks."""
     all_of = torch.stack([data(dtype, s).to(torch.float64 if dtype.is_floating_point else torch.int64) for s in seeds])
     result = {"sum": all_of.sum, "prod": all_of.prod, "min": all_of.amin, "max": all_of.amax}[op](0)
     return result.to(dtype)
@@ -96,7 +97,7 @@ def reductions():
             y = torch.empty(count, dtype=dtype, device=device)
             dist.reduce_scatter(y, parts, op)
             same(f"reduce_scatter {dtype} {name}", y, wanted)
-    for dtype in FLOATS:  # the average, exact as all give multiples of the number of ranks
+    for dtype in FLOATS:  # the average, which is exact because all inputs are multiples of the number of ranks
         x = (data(dtype, rank) * size).to(device)
         dist.all_reduce(x, dist.ReduceOp.AVG)
         same(f"all_reduce {dtype} avg", x, reduced(dtype, "sum", range(size)))
@@ -166,7 +167,7 @@ def movements():
 
     both("gather", gather, x)
     both("scatter", scatter, x)
-    # Uneven, with parts of nothing: rank r sends (r + to) mod 3 elements.
+    # Uneven, with empty parts: rank r sends (r + to) mod 3 elements.
     send, receive = [(rank + r) % 3 for r in range(size)], [(r + rank) % 3 for r in range(size)]
     x = torch.arange(sum(send), dtype=torch.int64) + 100 * rank
 
@@ -195,14 +196,14 @@ def messages():
     if size > 1:
         both("batch_isend_irecv", ring, x)
         both("batch_isend_irecv of what does not wait in buffers", ring, torch.arange(3_000_000, dtype=torch.int32) + rank)
-        # One after the other, over a communicator of two ranks each.
+        # One after the other, each over a communicator of two ranks.
         y = x.to(device)
         if rank == 0:
             dist.send(y, 1)
         elif rank == 1:
             dist.recv(y, 0)
             same("recv", y, data(torch.float32, 0))
-        if carrier == "ouro" and rank == 0:  # from any source, which NCCL has not; and who it was
+        if carrier == "ouro" and rank == 0:  # from any source, which NCCL lacks; reports the source
             seen = set()
             for _ in range(size - 1):
                 y = torch.empty(4, device=device)
@@ -213,7 +214,7 @@ def messages():
             dist.send(torch.full((4,), float(rank)).to(device), 0, tag=5)
     else:
         same("batch_isend_irecv with itself", ring(x.to(device)), x)
-    if size > 2:  # everybody with everybody, itself included
+    if size > 2:  # all ranks with all, including themselves
         outs, operations = [torch.empty(count, device=device) for _ in range(size)], []
         for peer in range(size):
             operations += [dist.P2POp(dist.isend, data(torch.float32, rank * size + peer).to(device), peer),
@@ -244,7 +245,8 @@ def coalescing():
 
 
 def streams():
-    """Order across streams: what one stream copies, a collective on another takes, and a third copies back."""
+    """Order across streams: one stream copies, a collective on another uses the copy, and a third copies the result
+    back."""
     side, third = torch.cuda.Stream(device), torch.cuda.Stream(device)
     for i in range(20):
         source = torch.full((100_000,), float(rank + i)).pin_memory()
@@ -263,7 +265,8 @@ def streams():
 
 
 def futures():
-    """What follows a future is in a stream of its own, behind the operation; and so is who waits for it."""
+    """What is chained to a future runs in a stream of its own, after the operation; a stream that waits for the
+    future is ordered too."""
     side, third = torch.cuda.Stream(device), torch.cuda.Stream(device)
     for i in range(20):
         source, copied = torch.full((100_000,), float(rank + i)).pin_memory(), torch.empty(100_000, device=device)
@@ -280,7 +283,7 @@ def futures():
 
 
 def strided():
-    """NCCL refuses them. Copies of columns would be kernels: tensors of one column in two."""
+    """NCCL refuses these. Copies of columns would need kernels, so the tensors have one column in two."""
     if carrier == "nccl" or size == 1:
         return
     import torch_arithmetic
@@ -317,7 +320,8 @@ def groups():
 
 
 def pools():
-    """Tensors in memory of ncclMemAlloc, which is registered; the older group asks for multicast memory, which is not there."""
+    """Tensors in memory of ncclMemAlloc, which is registered; the older group requests multicast memory, which does
+    not exist here."""
     if os.environ.get("TORCH_DIST_USE_NCCL2") == "0" or carrier != "nccl":
         return
     backend = dist.group.WORLD._get_backend(device)

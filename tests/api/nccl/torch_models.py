@@ -1,4 +1,4 @@
-# A small network and steps of its training, for tests that compare process groups. Used here and in ../torch.
+# A small network and its training steps, for tests that compare process groups. Used here and in ../torch.
 import torch
 
 STEPS = 4

@@ -1,4 +1,4 @@
-# Where the tests find programs of others: an environment that tools/torch-env made. Used by tests in this folder.
+# Finds programs of others for the tests: an environment that tools/torch-env made. Used by tests in this folder.
 import os
 import pathlib
 import subprocess
@@ -11,7 +11,7 @@ def place():
 
 
 def folder():
-    """Its folder; where there is none the process ends, as skipped."""
+    """Its folder; if there is none, ends the process as skipped."""
     if not (place() / "torch-env.txt").exists():
         print(f"SKIP: PyTorch is not in {place()} (OURO_TORCH_ENV); tools/torch-env installs it there")
         sys.exit(77)
@@ -28,7 +28,8 @@ def packages():
 
 
 def interpreter_with(module):
-    """This interpreter, or that of the environment, whichever has the module; else the process ends, as skipped."""
+    """This interpreter, or the environment's, whichever has the module; if neither has it, ends the process as
+    skipped."""
     for python in sys.executable, place() / "bin/python":
         if os.path.exists(python):
             probe = subprocess.run([python, "-c", f"import {module}, numpy"], capture_output=True, text=True)

@@ -1,4 +1,5 @@
-# Ranks that are processes with PyTorch, for the tests of ouro's libnccl.so.2 in this folder and of the backend in ../torch.
+# Ranks that are processes with PyTorch, for the tests of ouro's libnccl.so.2 in this folder and of the backend
+# in ../torch.
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import torch_place
 
 
 def emulated(libraries, devices):
-    """Variables that put the CUDA runtime and driver of the tests and ouro's libnccl.so.2 in front of what PyTorch came with."""
+    """Variables that put the CUDA runtime and driver of the tests and ouro's libnccl.so.2 in front of PyTorch's own."""
     return {"LD_PRELOAD": " ".join(libraries), "OURO_FAKE_GPUS": str(devices), "OURO_DEADLINE": "60"}
 
 
@@ -17,14 +18,16 @@ def environment(**more):
 
 
 def start(script, ranks, *arguments, store, **variables):
-    """`script` as `ranks` processes: script --rank RANK RANKS STORE ARGUMENT..., with these variables of the environment."""
+    """Starts `script` as `ranks` processes: script --rank RANK RANKS STORE ARGUMENT..., with these environment
+    variables."""
     command = [torch_place.interpreter(), script, "--rank"]
     return [subprocess.Popen([*command, str(rank), str(ranks), store, *map(str, arguments)], stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True, env=environment(**variables)) for rank in range(ranks)]
 
 
 def run(script, ranks, *arguments, expected=None, seconds=200, **variables):
-    """All of them, to the end. Returns their outputs; ends the test where a rank does not end as `expected`: a code of each, or several (all with 0)."""
+    """Starts all ranks and waits for them. Returns their outputs; fails the test if a rank does not end as
+    `expected`: one code for each rank, or several codes (by default all 0)."""
     with tempfile.TemporaryDirectory() as store:
         processes = start(script, ranks, *arguments, store=store, **variables)
         try:
@@ -44,7 +47,7 @@ def run(script, ranks, *arguments, expected=None, seconds=200, **variables):
 
 
 def device_backend():
-    """Of tensors on GPUs: nccl, or ouro's own, for which the tests in ../torch have BACKEND=ouro."""
+    """The backend for tensors on GPUs: nccl, or ouro, for which the tests in ../torch set BACKEND=ouro."""
     name = os.environ.get("BACKEND", "nccl")
     if name == "ouro":
         import ouro.torch  # noqa: F401

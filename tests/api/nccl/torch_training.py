@@ -1,6 +1,6 @@
 # Training with unmodified PyTorch over NCCL, on emulated devices: steps with DistributedDataParallel and with FSDP2
-# (fully_shard) give the losses and parameters that the same steps over gloo give on the host.
-# Usage: torch_training.py RUNTIME DRIVER LIBRARY RANKS DEVICES [VARIABLE=VALUE]...
+# (fully_shard) give the same losses and parameters as the same steps over gloo on the host. Usage:
+# torch_training.py RUNTIME DRIVER LIBRARY RANKS DEVICES [VARIABLE=VALUE]...
 import re
 import sys
 
@@ -58,7 +58,7 @@ def fsdp(where, policy):
 
 
 def objects():
-    """Those that PyTorch makes tensors of: pickled, of different lengths."""
+    """Objects that PyTorch converts to tensors: pickled, of different lengths."""
     mine = {"rank": rank, "text": "x" * (1000 * rank)}
     all_of, first = [None] * size, [mine if rank == 0 else None]
     dist.all_gather_object(all_of, mine)
@@ -68,7 +68,7 @@ def objects():
     dist.monitored_barrier()
 
 
-# Sums of more than two are associated differently.
+# Sums of more than two terms are associated differently.
 host, exact = torch.device("cpu"), 1e-6
 objects()
 compare("DDP", ddp(host), ddp(device), exact)

@@ -1,4 +1,4 @@
-/* A program that is linked with libnccl.so.2 and stays until its input ends. For who_test.py. */
+/* A program that is linked with libnccl.so.2 and runs until its input ends. Used by who_test.py. */
 #include <stdio.h>
 
 #include "nccl.h"

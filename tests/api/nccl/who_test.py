@@ -1,4 +1,5 @@
-# ouro-info --who on processes that are linked, that dlopen, and that mix. Usage: who_test.py OURO_INFO LIBRARY OTHER LINKED
+# ouro-info --who on processes that are linked, that use dlopen, and that do both. Usage: who_test.py OURO_INFO LIBRARY
+# OTHER LINKED
 import subprocess
 import sys
 import time
@@ -7,7 +8,7 @@ info, library, other, linked = sys.argv[1:]
 
 
 def who(process, deadline=20):
-    """Its answer, as soon as the process has come so far that there is one."""
+    """The output of ouro-info, as soon as the process has got far enough for one."""
     end = time.monotonic() + deadline
     while True:
         done = subprocess.run([info, "--who", str(process.pid)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -28,7 +29,7 @@ def end(process):
     process.communicate()
 
 
-# Linked: the name is bound to the file; with another library in front, to that one.
+# Linked: the name is bound to the file; with another library preloaded, to that one.
 for environment, expected, verdict in (({}, 0, f"1 names bound to {library} (ouro's)"),
                                        ({"LD_PRELOAD": other}, 1, f"1 names bound to {other} (not ouro's)")):
     process = subprocess.Popen([linked], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
@@ -38,7 +39,7 @@ for environment, expected, verdict in (({}, 0, f"1 names bound to {library} (our
     assert code == expected and verdict in text, (version, text)
     assert ("it calls ouro's library" if expected == 0 else "it calls another library") in text, text
 
-# By dlopen: what is mapped is all that can be known.
+# With dlopen: only the mappings can be known.
 process = python(library)
 code, text = who(process)
 end(process)

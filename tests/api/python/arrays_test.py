@@ -1,4 +1,5 @@
-"""Wrong arrays and arguments are refused in words, and the group goes on; and what is accepted is not copied or leaked."""
+"""Wrong arrays and arguments are refused with a message, and the group stays usable; accepted
+arrays are not copied or leaked."""
 import sys
 import threading
 
@@ -21,7 +22,7 @@ frozen = x.copy()
 frozen.flags.writeable = False
 raises(ValueError, ["x:", "reading only"], lambda: world.all_reduce(frozen))
 raises(ValueError, ["out:", "reading only"], lambda: world.all_reduce(x, frozen))
-world.all_reduce(frozen, x)  # as input it is welcome
+world.all_reduce(frozen, x)  # accepted as input
 raises(ValueError, ["out:", "reading only"], lambda: world.all_gather(x, bytes(96)))
 raises(TypeError, ["x:", "DLPack", "list"], lambda: world.all_reduce([1.0, 2.0]))
 raises(TypeError, ["out", "None"], lambda: world.all_gather(x, None))
@@ -60,7 +61,7 @@ raises(AttributeError, ["nonsense"], lambda: ouro.nonsense)
 
 
 class OnGpu:
-    """An array of a GPU, where there is none."""
+    """Claims to be an array on a GPU, although there is none."""
 
     def __dlpack_device__(self):
         return 2, 0
@@ -71,7 +72,7 @@ class OnGpu:
 
 raises(ValueError, ["x:", "no GPU here"], lambda: world.all_reduce(OnGpu()))
 
-# Trainers refuse wrong types by the argument's name.
+# Trainers refuse wrong types, naming the argument.
 train, gradient = ouro.train, np.zeros(24, np.float32)
 complete, sgd, entry = train.Topology("complete", 1), train.sgd(0.1), ("x", x.ravel(), gradient)
 gossip = lambda *a, **k: train.GossipTrainer(world, *a, **k)  # noqa: E731
@@ -101,26 +102,26 @@ def first_step(optimizer, schedule):
 raises(TypeError, ["schedule:", "a Schedule", "float"], lambda: first_step(sgd, lambda step: 0.1))
 raises(TypeError, ["optimizer:", "a Rule", "float"], lambda: first_step(lambda names: 0.1, None))
 
-# Nothing above has struck the group.
+# None of the errors above has affected the group.
 assert not world.failed
 assert (world.all_reduce(x) == 1).all()
 
-# In place means in place, and no reference stays behind.
+# In place means in place, and no reference remains.
 before = sys.getrefcount(x)
 for _ in range(100):
     world.all_reduce(x)
 assert sys.getrefcount(x) == before
 stream = ouro.Stream()
 for _ in range(10):
-    world.all_reduce(x, stream=stream)  # nobody has the Work
+    world.all_reduce(x, stream=stream)  # the Work is dropped
 stream.synchronize()
 world.all_reduce(x, stream=stream).wait()
 assert sys.getrefcount(x) == before
 b = bytearray(8)
 world.all_reduce(b)
-b.append(1)  # the buffer is not held
+b.append(1)  # the buffer is not locked
 
-# While a call waits, other threads of Python go on.
+# While a call waits, other Python threads run.
 ranks = ouro.threads(2)
 went_on = threading.Event()
 waiting = threading.Thread(target=lambda: (ranks[0].world.barrier(), went_on.wait(30)))

@@ -8,7 +8,7 @@ job = ouro.init()
 world, rank, n = job.world, job.rank, job.world_size
 assert (world.size, world.rank, world.ranks) == (n, rank, list(range(n))), world
 
-# All element types of NumPy that ouro has, in place and out of place; the array that comes back is the one that went in.
+# All element types that NumPy and ouro share, in place and out of place; the returned array is the one that was passed.
 for dtype in "i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split():
     x = np.arange(7, dtype=dtype) + np.array(rank, dtype)
     y = np.zeros_like(x)
@@ -65,14 +65,14 @@ x = np.array([10 * rank + j for j in range(n)])
 y = np.zeros_like(x)
 world.all_to_all(x, y)
 assert y.tolist() == [10 * i + rank for i in range(n)]
-# Rank r sends j elements to rank j, so each gets as many as its number from every rank.
+# Rank r sends j elements to rank j, so each rank gets as many elements from every rank as its own number.
 x = np.array([rank] * sum(range(n)), np.int16)
 y = np.zeros(n * rank, np.int16)
 world.all_to_all(x, y, list(range(n)), [rank] * n)
 assert y.tolist() == [i for i in range(n) for _ in range(rank)]
 world.barrier()
 
-# Other makers of memory: bytes, array, a foreign object that speaks DLPack only, memory that ranks share.
+# Other sources of memory: bytes, array, a foreign object with DLPack only, memory that ranks share.
 import array  # noqa: E402
 
 a = array.array("d", [rank])

@@ -16,7 +16,8 @@ HANG = 30
 
 
 def ctrl_c():
-    """A rank that waits for another one is interrupted: KeyboardInterrupt, soon; the other one hears of it."""
+    """A rank that waits for another one is interrupted: it raises KeyboardInterrupt soon, and the
+    other rank gets an error."""
     job = ouro.init()
     world, x = job.world, np.zeros(10)
     if job.rank == 0:
@@ -35,10 +36,10 @@ def ctrl_c():
     world.barrier()
     pid = np.zeros(1, np.int64)
     world.recv(pid, 0)
-    time.sleep(0.3)  # it waits in the all_reduce by now
+    time.sleep(0.3)  # by now it waits in the all_reduce
     np.array([time.time()]).tofile(sys.argv[3])
     os.kill(int(pid[0]), signal.SIGINT)
-    # The wait of the other is over without this rank.
+    # The other rank's wait ends without this rank.
     end = time.monotonic() + HANG
     while not world.failed and time.monotonic() < end:
         time.sleep(0.01)
@@ -48,7 +49,8 @@ def ctrl_c():
 
 
 def ctrl_c_and_failure():
-    """A signal that comes between the last look for signals and a failure: its KeyboardInterrupt is raised, and nothing else."""
+    """A signal arrives between the last check for signals and a failure: its KeyboardInterrupt is
+    raised, and nothing else."""
     def handler(*_):
         raise KeyboardInterrupt
 
@@ -57,14 +59,14 @@ def ctrl_c_and_failure():
     for _ in range(3):
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.02)
-            world.recv(np.zeros(1), 1, timeout=0.07)  # it looks ten times a second
+            world.recv(np.zeros(1), 1, timeout=0.07)  # it checks ten times a second
         except KeyboardInterrupt:
             continue
         raise AssertionError("not interrupted")
 
 
 def handler_goes_on():
-    """A handler that raises nothing leaves the wait alone, and runs during it."""
+    """A handler that raises nothing does not end the wait, and runs during it."""
     job = ouro.init()
     world, seen = job.world, []
     signal.signal(signal.SIGUSR1, lambda *_: seen.append(time.time()))
@@ -112,7 +114,8 @@ def ctrl_c_elsewhere():
 
 
 def fork():
-    """A child of fork() gets an error in words; the parent goes on, and so does a child that joins anew."""
+    """A child of fork() gets an error with a message; the parent continues, and so does a child
+    that joins anew."""
     job = ouro.init()
     job.world.all_reduce(np.ones(1))
     child = os.fork()
@@ -130,7 +133,8 @@ def fork():
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     assert job.world.all_reduce(np.ones(1))[0] == job.world_size
-    # Python's own way, as data loaders do it: the child's interpreter ends with the parent's objects.
+    # Python's usual way, as in data loaders: the child's interpreter ends while it has the
+    # parent's objects.
     import multiprocessing
     worker = multiprocessing.get_context("fork").Process(target=int)
     worker.start()
@@ -140,7 +144,8 @@ def fork():
 
 
 def no_close():
-    """The interpreter ends with everything in use: contexts, groups, a stream, operations of which one never ends."""
+    """The interpreter ends while everything is in use: contexts, groups, a stream, operations of
+    which one never ends."""
     job = ouro.init()
     stream = ouro.Stream()
     job.world.all_reduce(np.ones(1000))
@@ -154,7 +159,7 @@ def no_close():
 
 
 def exception():
-    """A rank whose block raises leaves the job; the others are told who, and why, at once."""
+    """A rank whose block raises leaves the job; the others are told at once which rank and why."""
     try:
         with ouro.init() as job:
             if job.rank == 1:
@@ -166,7 +171,7 @@ def exception():
 
 
 def dead():
-    """A rank that dies is named, and the others go on without it."""
+    """A rank that dies is named, and the others continue without it."""
     job = ouro.init()
     job.world.barrier()
     if job.rank == 1:
@@ -183,7 +188,7 @@ def dead():
 
 
 def late():
-    """A deadline: the late rank is named. And a mismatch, with both sides."""
+    """A deadline names the late rank; a mismatch names both sides."""
     job = ouro.init(deadline=0.3)
     if job.rank == 0:
         error = raises(ouro.DeadlineError, ["rank 1"], lambda: job.world.all_reduce(np.ones(1)))

@@ -9,13 +9,13 @@ job = ouro.init()
 world, rank, n = job.world, job.rank, job.world_size
 right, left = (rank + 1) % n, (rank - 1) % n
 
-# A ring in which everybody sends first.
+# A ring in which every rank sends first.
 world.send(np.full(3, rank, np.int32), right, tag=4)
 x = np.zeros(5, np.int32)
 got = world.recv(x, left, tag=4)
 assert (got.source, got.tag, got.bytes) == (left, 4, 12) and x.tolist() == [left] * 3 + [0, 0]
 
-# From any rank; the source is told.
+# From any rank; the source is returned.
 if rank == 0:
     seen = set()
     for _ in range(n - 1):
@@ -27,16 +27,16 @@ else:
     world.send(np.array([rank], np.int32), 0)
 world.barrier()
 
-# Nothing is there; a wait of its own ends, and the group goes on.
+# There is no message; a wait with its own time-out ends, and the group stays usable.
 assert world.probe(left, tag=7) is None and world.match() is None
 error = raises(ouro.DeadlineError, ["0.02 s"], lambda: world.recv(x, left, tag=7, timeout=0.02))
 assert error.reason == "deadline" and not world.failed
 
-# A time-out of 0 takes what is there, and does not wait for what is not.
+# A time-out of 0 receives a message that has arrived, and does not wait for one that has not.
 raises(ouro.DeadlineError, ["0.001 s"], lambda: world.recv(x, left, tag=7, timeout=0))
 assert not world.failed
 
-# Matched messages; too long and inexact ones.
+# Matched messages; messages that are too long, or not of the exact length.
 world.send(np.arange(4.0), right, tag=1)
 while (message := world.match(left, tag=1)) is None:
     pass
@@ -48,7 +48,7 @@ world.barrier()
 raises(ouro.InvalidError, ["rank"], lambda: world.send(y, 17))
 raises(ValueError, ["deadline"], lambda: world.recv(y, left, stream=ouro.Stream(), timeout=1))
 
-# A batch: exchanges with both neighbours, and arrays that only the batch holds.
+# A batch: exchanges with both neighbours, and arrays to which only the batch holds references.
 a, b = np.zeros(1 << 16), np.zeros(1 << 16)
 with ouro.batch():
     world.recv(a, left, tag=2)
@@ -58,7 +58,7 @@ with ouro.batch():
     assert a[0] == 0
 assert (a == left).all() and (b == right).all()
 
-# Without waiting.
+# Without blocking.
 stream = ouro.Stream()
 work = world.recv(a, left, tag=6, stream=stream)
 world.send(b, right, tag=6)

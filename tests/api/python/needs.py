@@ -1,4 +1,5 @@
-"""What the tests of the Python package need: its compiled part, and NumPy. Used by the tests in this folder."""
+"""Requirements of the tests of the Python package: its compiled part, and NumPy. Used by the
+tests in this folder."""
 import importlib.util
 import sys
 
@@ -6,7 +7,7 @@ import ouro
 
 
 def compiled():
-    """Ends the program as skipped where something is missing."""
+    """Ends the program as skipped if something is missing."""
     if importlib.util.find_spec("ouro._ouro") is None:
         print("SKIP: the compiled part of the Python package is not built here: it needs nanobind (tools/torch-env) and the "
               "headers of Python")
@@ -17,7 +18,8 @@ def compiled():
 
 
 def raises(kind, words, call):
-    """Calls, and returns the exception, which is of the kind and has all the words in its text."""
+    """Makes the call, and returns the exception, which must be of this kind and have all the
+    words in its text."""
     try:
         call()
     except kind as error:

@@ -1,4 +1,5 @@
-"""ouro.train.ShardedTrainer and Window on NumPy's arrays, with 4 ranks, beside their formulas."""
+"""ouro.train.ShardedTrainer and Window on NumPy arrays, with 4 ranks, compared with their
+formulas."""
 import needs
 import numpy as np
 from needs import raises
@@ -11,12 +12,13 @@ rank, n = job.rank, job.world_size
 
 
 def slope(r, x):
-    """Of rank r's part of the loss."""
+    """The gradient of rank r's part of the loss."""
     return x - np.sin(1 + 1.3 * r + 0.5 * np.arange(x.size)).reshape(x.shape)
 
 
 def trained(steps, saved=None, **options):
-    """The parameters after some steps, from ranks that begin with different ones; the trainer."""
+    """The parameters after some steps, from ranks with different initial values, and the
+    trainer."""
     x, frozen, y = np.full((3, 2), 1.0 + rank), np.full(3, float(rank)), np.full(5, 2.0 * rank)
     gradients = [np.zeros((3, 2)), None, np.zeros(5)]
     trainer = train.ShardedTrainer([("x", x, gradients[0], [3, 2]), ("frozen", frozen, None), ("y", y, gradients[2])],
@@ -60,7 +62,7 @@ x, trainer = trained(2, shards=world, clip_norm=0.5)
 assert np.allclose(x, expected(2, 0.5)[0], atol=1e-12) and abs(trainer.grad_norm - expected(2, 0.5)[1]) < 1e-12
 assert trainer.gradient(1) is None and set(trainer.shard) <= {"x", "y"}
 
-# What is saved goes on with the same bits.
+# A saved state continues with the same bits.
 x, trainer = trained(3, shards=world)
 again, _ = trained(2, trainer.save(), shards=world)
 assert (again == trained(5, shards=world)[0]).all()
@@ -71,14 +73,14 @@ raises(ouro.InvalidError, ["begin_step"], lambda: trainer.end_backward())
 
 
 class Stepper:
-    """Steps whole parameters, where a shard has a part of one."""
+    """Needs whole parameters, but a shard may have only a part of one."""
 
     groups = []
 
 
 raises(TypeError, ["optimizer:", "a Rule"], lambda: train.ShardedTrainer([("x", x, x.copy())], lambda names: Stepper(), shards=world))
 
-# A window: others read, write and add while its owner does nothing.
+# A window: others read, write and add without its owner taking part.
 shown = train.Window(world, np.arange(4.0) + 10 * rank)
 right = (rank + 1) % n
 assert (shown.rank, shown.size, shown.count) == (rank, n, 4)

@@ -21,11 +21,11 @@ assert first.done() and (x == 6).all()
 second.wait()
 first.check()
 
-# A Work that nobody keeps: its arrays live until it has ended.
+# A Work that is dropped: its arrays live until it has ended.
 world.all_reduce(np.full(1 << 18, rank, np.float32), stream=stream)
 assert stream.synchronize() is None
 
-# A wait of its own that is too short; the operation goes on.
+# A wait whose own time-out is too short; the operation continues.
 if rank == 0:
     work = world.barrier(stream=stream)
     error = raises(ouro.DeadlineError, ["10 ms"], lambda: work.wait(0.01))
@@ -52,7 +52,8 @@ assert event.query() and (a == 12).all()
 event.record(world.barrier(stream=other))
 event.synchronize()
 
-# The GIL is free while a thread waits: another one computes and sends what the first waits for.
+# The GIL is released while a thread waits: another thread computes and sends what the first one
+# waits for.
 got = np.zeros(1)
 if rank == 0:
     waiting = threading.Thread(target=lambda: world.recv(got, 0, tag=9))

@@ -1,4 +1,4 @@
-"""The trainers of ouro.train on NumPy's arrays, with 4 ranks, beside their formulas."""
+"""The trainers of ouro.train on NumPy arrays, with 4 ranks, compared with their formulas."""
 import ctypes
 import sys
 import threading
@@ -18,7 +18,7 @@ def centre(r):
     return np.sin(1 + 1.3 * r + 0.5 * np.arange(6.0))
 
 
-# Decentralised: 0.5 ||x - centre||^2, in two parameters; the gradient of one is brought along.
+# Decentralised: 0.5 ||x - centre||^2, in two parameters; the gradient of one is the user's own array.
 x, frozen, y, gradient = np.zeros((2, 2)), np.full(3, rank), np.zeros(2), np.zeros((2, 2))
 half = np.eye(n) / 2 + np.roll(np.eye(n), 1, axis=1) / 2
 topology = train.Topology.from_matrices(np.stack([half, half.T]))
@@ -51,7 +51,7 @@ raises(ValueError, ["was to come"], lambda: trainer.grad_ready(2))
 
 
 class OnGpu:
-    """An array that says it is on a GPU."""
+    """An array that claims to be on a GPU."""
 
     def __init__(self, x):
         self.x = x
@@ -71,7 +71,7 @@ raises(ValueError, ["'g'", "find_unused needs memory"],
        lambda: train.GossipTrainer(job.world, [("g", OnGpu(np.zeros(3)), True)], [], topology, train.sgd(), find_unused=True))
 raises(ValueError, ["an array, or None"], lambda: train.Optimizer(train.sgd()).step([("g", y, True)]))
 
-# An optimiser alone: Adam's formula; its state goes into another.
+# An optimiser alone: Adam's formula; its state is loaded into another one.
 p, g = np.linspace(-1, 1, 5), np.cos(np.arange(5.0))
 first = train.Optimizer(train.adam(0.01, eps=1e-7))
 m, v, want = 0, 0, p.copy()
@@ -87,7 +87,7 @@ for optimiser, values in ((first, p), (second, q)):
     optimiser.step([("p", values, g)], lr=0.5)
 assert (p == q).all() and abs(p - want).max() > 0.1
 
-# Other threads run while it computes: this one keeps the GIL but where a call gives it up.
+# Other threads run while it computes: this thread keeps the GIL except where a call releases it.
 if rank == 0:
     ticks, done, big = [0], threading.Event(), np.zeros(1 << 22, np.float32)
 
@@ -101,7 +101,7 @@ if rank == 0:
     before = ticks[0]
     for _ in range(50):
         second.step([("big", big, big)])
-        if ticks[0] > before + 3:  # once it may run anyhow, having asked before the interval was set
+        if ticks[0] > before + 3:  # more than the one switch that may have been requested before the interval was set
             break
     sys.setswitchinterval(0.005)
     done.set()
@@ -109,7 +109,7 @@ if rank == 0:
     assert ticks[0] > before + 3, "no other thread ran"
 raises(ouro.InvalidError, ["beta1"], lambda: train.adam(beta1=2))
 
-# A table of rates is asked for those of the run alone; what it raises where it ends is raised, and ends the trainer.
+# A table of rates is queried for the run's steps only; what it raises at its end is raised, and ends the trainer.
 rates, z = [0.5, 0.25], np.zeros(2)
 trainer = train.GossipTrainer(job.world, [("z", z, True)], [], train.Topology("complete", n), train.sgd(), params_in_bucket=False,
                               schedule=train.Schedule(lambda update: rates[update]))

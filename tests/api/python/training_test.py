@@ -1,4 +1,4 @@
-"""Topologies, and mixing with neighbours, with 4 ranks, beside NumPy."""
+"""Topologies, and mixing with neighbours, with 4 ranks, compared with NumPy."""
 import needs
 import numpy as np
 from needs import raises
@@ -29,13 +29,13 @@ for name in ouro.topologies():
     assert np.allclose(mine, values[rank], atol=1e-12), (name, rank)
 raises(ouro.InvalidError, ["no-such"], lambda: ouro.Topology("no-such", n))
 
-# A row by hand: each takes half of its own and half of the one before it.
+# A row by hand: each rank takes half of its own value and half of its predecessor's.
 row = ouro.Row(0.5, [((rank - 1) % n, 0.5)], [(rank + 1) % n])
 x, y = np.full(3, float(rank)), np.zeros(3)
 world.mix(row, x, y, stream=ouro.Stream()).wait()
 assert y[0] == 0.5 * rank + 0.5 * ((rank - 1) % n) and x[0] == rank
 
-# Topologies of one's own: a matrix, one for each round, and edges.
+# User-defined topologies: a matrix, one for each round, and edges.
 half = np.eye(n) / 2 + np.roll(np.eye(n), 1, axis=1) / 2
 own = ouro.Topology.from_matrices(half)
 assert own.period == 1 and own.size == n and own.matrix(7) == half.tolist()
@@ -52,7 +52,7 @@ raises(ValueError, ["as many columns as rows"], lambda: ouro.Topology.from_matri
 raises(ValueError, ["number of rows"], lambda: ouro.Topology.from_matrices([half, [[1.0]]]))
 raises(TypeError, ["from_matrices"], lambda: ouro.Topology.from_matrices("ring"))
 
-# Push-sum: everybody keeps half and pushes half; the quotient is the mean in the end.
+# Push-sum: every rank keeps half and pushes half; the quotient converges to the mean.
 weight, x = 1.0, np.full(3, float(rank))
 for step in range(60):
     hop = 1 + step % 2

@@ -1,6 +1,5 @@
-# Compiles the adapter into the cache that the tests share, tries what is said where that cannot be done, and who carries
-# the groups of another name.
-# Usage: adapter_test.py make | stand_in | wrong
+# Compiles the adapter into the cache that the tests share; tests the messages if that is not possible, and which
+# backend carries the groups of another name. Usage: adapter_test.py make | stand_in | wrong
 import os
 import subprocess
 import sys
@@ -36,12 +35,12 @@ ouro.torch.stand_in("glo")"""
         sys.exit()
     done = build(OURO_TORCH_CACHE=empty, CXX="no-such-compiler")
     assert done.returncode == 1 and NO_COMPILER in done.stderr, done.stderr
-    done = build(OURO_TORCH_CACHE=empty, CXX=sys.executable)  # which is no compiler
+    done = build(OURO_TORCH_CACHE=empty, CXX=sys.executable)  # not a compiler
     assert done.returncode == 1 and "compiling the adapter" in done.stderr, done.stderr
     done = build(program="import torch; torch.__version__ = '2.4.1'; from ouro.torch import build; build.adapter()")
     assert done.returncode == 1 and "PyTorch 2.4.1 is too old; 2.9 or newer" in done.stderr, done.stderr
     assert not [f for f in os.listdir(empty) if f.endswith(".so")]
-    # Nobody says who the ranks are; a rank that never comes.
+    # Nothing says who the ranks are; a rank that never comes.
     done = build(program=f"""import ouro.torch, datetime, torch.distributed as dist
 for options in ({{}}, dict(init_method="file://{empty}/store", rank=0, world_size=3, timeout=datetime.timedelta(seconds=1))):
     try:

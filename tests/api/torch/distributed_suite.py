@@ -30,13 +30,14 @@ import sys
 TREE = pathlib.Path(__file__).resolve().parents[3]
 COLUMNS = {"gloo": {"BACKEND": "gloo"}, "in its place": {"BACKEND": "gloo", "OURO_TORCH_AS": "gloo"},
            "as ouro": {"BACKEND": "ouro"}}  # name: variables
-# What no backend of others can pass, with the reason.
+# Tests that no third-party backend can pass, with the reason.
 KNOWN = {"test_ddp_logging_data_cpu": "PyTorch's ProcessGroup says 'custom' for every backend that is not its own"}
-FATAL = (-4, -6, -7, -8, -11)  # signals of a program's own mistakes, which DistributedTest does not see on all ranks
+FATAL = (-4, -6, -7, -8, -11)  # signals of program errors, which DistributedTest does not notice on all ranks
 
 
 def column():
-    """In a process of its own: all tests of one column. Prints a line of JSON for each to the descriptor SUITE_RESULTS."""
+    """Runs in a process of its own: all tests of one column. Writes a line of JSON for each to
+    the descriptor SUITE_RESULTS."""
     sys.argv = sys.argv[:1]  # PyTorch reads it while it is imported
     import multiprocessing
     import unittest
@@ -96,7 +97,7 @@ def environment(options):
 
 
 def run(options, interpreter, ranks, name, names):
-    """{test: (outcome, why)} of one column; `names`: only these, if there are any."""
+    """{test: (outcome, why)} of one column; `names`: only these tests, if not empty."""
     folder = options.build / "torch"
     log, results = (folder / f"{name.replace(' ', '_')}-{ranks}.{kind}" for kind in ("log", "json"))
     with open(log, "w") as output, open(results, "w") as lines:
@@ -127,7 +128,7 @@ def at(options, interpreter, ranks):
 
 
 def row(ranks, columns):
-    """A row of the table, what was found, and what else differs."""
+    """A row of the table, what was found, and other differences."""
     counts = [ranks]
     for outcomes in columns.values():
         counts += [sum(o == kind for o, _ in outcomes.values()) for kind in ("passed", "failed")]

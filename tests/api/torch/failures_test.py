@@ -1,4 +1,5 @@
-# What goes wrong in a group: an error in words on every rank, never a hang. Usage: failures_test.py [PART]...
+# Failures in a group: every rank gets an error with a message, and nothing hangs. Usage:
+# failures_test.py [PART]...
 import re
 import signal
 import sys
@@ -6,7 +7,7 @@ import time
 
 import places
 
-PARTS = {  # part: exit codes, what all ranks that live say
+PARTS = {  # part: exit codes, and the text from all surviving ranks
     "time-out": ([0, 0], r"DistBackendError: ouro: (deadline: .* the timeout of its|revoked).*"),
     "wait": ([0, 0], r"not over after 300 ms of waiting"),
     "abort": ([0, 0], r"aborted after 0\.\d"),
@@ -24,7 +25,7 @@ PARTS = {  # part: exit codes, what all ranks that live say
     "in a child": ([0, 0], r"the child: DistBackendError: ouro: forked: "),
     "forgotten": ([0, 0], r"left to the end"),
 }
-ALONE = ["detail", "forgotten", "killed"]  # the others share their processes, with a group for each
+ALONE = ["detail", "forgotten", "killed"]  # the other parts share processes, with a group for each
 if not places.arguments():
     together = [part for part in PARTS if part not in ALONE]
     for parts in [sys.argv[1:]] if sys.argv[1:] else [together, *([part] for part in ALONE)]:
@@ -69,13 +70,13 @@ def fails(f, *kinds):
 
 
 def together():
-    """Not before both are here, without the group."""
+    """Waits until both ranks have arrived, without using the group."""
     store.set(f"here {rank}", "1")
     store.get(f"here {1 - rank}")
 
 
 def wait_for(child):
-    """Its exit code; that of a killed one after 10 s."""
+    """The exit code of a child, which is killed after 10 s."""
     for _ in range(100):
         if (ended := os.waitpid(child, os.WNOHANG))[0]:
             return os.waitstatus_to_exitcode(ended[1])
@@ -142,7 +143,7 @@ def do(part):
         fails(lambda: dist.all_gather([torch.ones(2, device="meta")] * 2, torch.ones(2)), ValueError)
         fails(lambda: dist.all_gather([torch.ones(2)] * 2, torch.ones(3)), ValueError)
         fails(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND), dist.DistBackendError)
-        dist.all_reduce(x)  # the group goes on
+        dist.all_reduce(x)  # the group is still usable
     elif part == "interrupt":
         if rank == 0:
             threading.Timer(1, _thread.interrupt_main).start()
@@ -153,7 +154,7 @@ def do(part):
             except KeyboardInterrupt:
                 print(f"KeyboardInterrupt after {time.monotonic() - begin:.1f} s", flush=True)
             store.set("interrupted", "1")
-            work.wait()  # it went on
+            work.wait()  # it continued
         else:
             store.get("interrupted")
             dist.all_reduce(x)
@@ -168,12 +169,12 @@ def do(part):
                 print(f"KeyboardInterrupt after {time.monotonic() - begin:.1f} s", flush=True)
         else:
             store.get("interrupted")
-            fails(lambda: [dist.all_reduce(x) for _ in range(2)])  # rank 0 has given its part to the first
+            fails(lambda: [dist.all_reduce(x) for _ in range(2)])  # rank 0 has done its part of the first one
         store.set("interrupted", "1")
-    elif part == "joining":  # with ranks that never come
+    elif part == "joining":  # with ranks that never join
         if rank == 0:
             after = []
-            for came in (False, True):  # as far as the store goes
+            for came in (False, True):  # up to the store
                 alone = dist.HashStore()
                 if came:
                     alone.set("ouro/host/1", rendezvous._host())
@@ -185,7 +186,7 @@ def do(part):
                     raise SystemExit("joined")
                 except KeyboardInterrupt:
                     after.append(time.monotonic() - begin - 0.3)
-            late = dist.FileStore(tempfile.mktemp(), 2)  # whose wait() fails otherwise than that of other stores
+            late = dist.FileStore(tempfile.mktemp(), 2)  # its wait() fails in another way than that of other stores
             threading.Timer(1.5, late.set, ("ouro/meeting", "here")).start()
             assert rendezvous._get(late, "ouro/meeting", 2) == b"here"
             late.set_timeout(datetime.timedelta(seconds=0.3))
@@ -205,7 +206,7 @@ def do(part):
             fails(lambda: dist.broadcast(too_large, 0))
         else:
             fails(lambda: dist.broadcast(x, 0))
-    elif part == "fork":  # with a thread of a stream, and one that waits for a message
+    elif part == "fork":  # with the thread of a stream, and one that waits for a message
         work, waiting = dist.all_reduce(x, async_op=True), dist.irecv(y := torch.ones(3), 1 - rank, tag=5)
         work.wait()
         loader = torch.utils.data.DataLoader(list(range(8)), num_workers=2, multiprocessing_context="fork")
@@ -248,7 +249,7 @@ def do(part):
             fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=1)))
             print("Rank 1 failed to pass monitoredBarrier in 1000 ms, as rank 0 has said")
             store.set("both failed", "1")
-        if rank == 0:  # what rank 1 sent for those that failed is not taken for its arrival
+        if rank == 0:  # rank 1's messages for failed barriers must not be taken for its arrival
             store.get("both failed")
             fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=1)))
             store.set("alone", "1")
@@ -257,13 +258,13 @@ def do(part):
             fails(lambda: dist.monitored_barrier(timeout=datetime.timedelta(seconds=1)))
         dist.monitored_barrier()
     elif part == "forgotten":
-        work = dist.irecv(torch.ones(3), 1 - rank)  # which never comes
+        work = dist.irecv(torch.ones(3), 1 - rank)  # it never arrives
         print("left to the end", flush=True)
 
 
 for part in parts:
     print(f"== {part}", flush=True)
-    old = part == "monitored" and torch.__version__ < "2.15"  # which has it for gloo only
+    old = part == "monitored" and torch.__version__ < "2.15"  # older versions have it for gloo only
     if old:
         ouro.torch.stand_in("gloo")
     places.init("gloo" if old else "ouro", f"{folder}/{part}", timeout=datetime.timedelta(seconds=2 if part == "time-out" else 20))

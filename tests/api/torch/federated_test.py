@@ -1,5 +1,5 @@
-# FederatedAverage and DiLoCo beside their formulas, computed for all sites in one process by PyTorch alone: every strategy, server
-# rules, weights, filters, buffers, sharded modules, state. Usage: federated_test.py
+# FederatedAverage and DiLoCo compared with their formulas, computed for all sites in one process by PyTorch alone:
+# every strategy, server rules, weights, filters, buffers, sharded modules, state. Usage: federated_test.py
 import sys
 
 import places
@@ -49,7 +49,8 @@ def sgd(model):
 
 
 def formula(sites, steps, every, weights=None, server=None, keep=(), buffers=False):
-    """The parameters of this rank's site after `steps`; `server(base)`: an optimiser of PyTorch on the mean difference."""
+    """The parameters of this rank's site after `steps`; `server(base)`: an optimiser of PyTorch applied to the mean
+    difference."""
     weights = torch.tensor(weights or [1.0] * len(sites))
     weights /= weights.sum()
     models = [network() for _ in sites]
@@ -108,7 +109,7 @@ def check(name, average, model, wanted, tolerance=1e-12):
         print(f"{name}: as the formula")
 
 
-# The mean of the sites: every strategy, sites of other sizes, on several streams. Only senders' values count.
+# The mean of the sites: every strategy, sites of other sizes, on several streams. Only the senders' values count.
 wanted = {}
 assert len(train.strategies()) == 6
 for k, strategy in enumerate(train.strategies()):
@@ -136,7 +137,7 @@ wanted = formula([2, 2], 4, 2, weights=[1.0, 3.0], keep=["3.weight"], buffers=Tr
 assert far([b for b in model.buffers() if b.is_floating_point()], [b for b in wanted.buffers() if b.is_floating_point()]) < 1e-12
 check("weights, filter and buffers", average, model, wanted)
 
-# Servers: PyTorch's optimisers on the mean difference.
+# Servers: PyTorch's optimisers applied to the mean difference.
 diloco = formula([2, 2], 6, 2, server=lambda base: torch.optim.SGD(base, lr=0.7, momentum=0.9, nesterov=True))
 model = network()
 average = DiLoCo(model, [2, 2], inner_steps=2)
@@ -153,7 +154,7 @@ for delta, tolerance in ("bf16", 2e-2), ("int8", 2e-2):
     assert same_on_all(model) and far(model.parameters(), diloco.parameters()) > 1e-9
     check(f"DiLoCo, {delta}", average, model, diloco, tolerance)
 
-# What is saved goes on with the same bits.
+# A saved state continues with the same bits.
 for make in lambda m: DiLoCo(m, 1, inner_steps=2), lambda m: FederatedAverage(m, 1, every=2):
     first = network()
     average = make(first)
@@ -172,7 +173,7 @@ for make in lambda m: DiLoCo(m, 1, inner_steps=2), lambda m: FederatedAverage(m,
     average.close()
     again.close()
 
-# A module that each site shards: the parts of the same shard become their mean.
+# A module that each site shards: the corresponding shards of the sites are averaged.
 mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("site", "shard"))
 model = network(seed=4 + rank // 2)
 before = [sum(p.detach() for p in values) / 2 for values in zip(network(4).parameters(), network(5).parameters())]

@@ -1,5 +1,5 @@
-# The first things that a program does: torchrun, init_process_group("ouro"), all_reduce, DistributedDataParallel.
-# Usage: first_test.py [RANKS]; started by torchrun: the rank's part.
+# A first program: torchrun, init_process_group("ouro"), all_reduce, DistributedDataParallel. Usage: first_test.py
+# [RANKS]; if started by torchrun, it is a rank.
 import os
 import subprocess
 import sys

@@ -1,5 +1,6 @@
-# GossipDataParallel beside the formula of decentralised training, computed for all ranks in one process by PyTorch alone; and
-# what its users do besides: schedules, accumulation, averages, state. Usage: gossip_test.py RANKS (a power of two)
+# GossipDataParallel compared with the formula of decentralised training, computed for all ranks in one process by
+# PyTorch alone; and other things that users do: schedules, accumulation, averages, state. Usage: gossip_test.py RANKS
+# (a power of two)
 import sys
 
 import places
@@ -36,7 +37,7 @@ def loss_of(model, r, step, part=0):
 
 
 def formula(optim_fn, steps, topology, order, schedule=None, factor=1.0, micro=1, clip=None):
-    """Parameters of this rank after `steps`, and all losses of it."""
+    """Parameters of this rank after `steps`, and all its losses."""
     models = [network() for _ in range(size)]
     optimisers = [optim_fn(list(m.named_parameters())) for m in models]
     schedules = [schedule(o) for o in optimisers] if schedule else []
@@ -79,7 +80,7 @@ def far(a, b):
 
 
 def groups(make):
-    """Two groups of parameters, with and without decay."""
+    """Two parameter groups, with and without weight decay."""
     return lambda params: make([{"params": [p for n, p in params if "bias" in n], "weight_decay": 0.0},
                                 {"params": [p for n, p in params if "bias" not in n], "weight_decay": 0.05}])
 
@@ -93,7 +94,7 @@ def decays(optimiser):
 
 
 class Cycles(torch.optim.lr_scheduler.OneCycleLR):
-    """Sets momentum (or beta1) and decay besides the rate."""
+    """Sets momentum (or beta1) and decay in addition to the rate."""
 
     def __init__(self, optimiser):
         super().__init__(optimiser, max_lr=0.1, total_steps=12)
@@ -160,7 +161,7 @@ for name, optim_fn, options, more, last in CASES:
     if rank == 0:
         print(f"{name}: 7 steps as the formula")
 
-# The mean of all, and back; state under Decent-DP's names, and into a plain module.
+# The mean of all ranks, and back; state under Decent-DP's names, and loaded into a plain module.
 wrapped = GossipDataParallel(network(), sgd, topology="ring")
 trained(wrapped, 3)
 mine = [p.detach().clone() for p in wrapped.parameters()]
@@ -169,7 +170,7 @@ for p in mean:
     dist.all_reduce(p)
     p /= size
 distance = wrapped.global_avg(return_d2c=True)
-for _ in range(2):  # a step under it is refused, every time, and leaves nothing behind
+for _ in range(2):  # a step during an average is refused, every time, and has no effect
     places.raises(ouro.InvalidError, "in force", lambda: loss_of(wrapped, rank, 9).backward())
 assert far(wrapped.parameters(), mean) < 1e-14
 assert abs(distance - sum((a - b).pow(2).sum() for a, b in zip(mine, mean)).sqrt().item()) < 1e-12
@@ -188,7 +189,7 @@ wrapped.load_state_dict({n: torch.full_like(v, 0.25) for n, v in state.items()})
 assert all((p == 0.25).all() for p in wrapped.parameters())
 wrapped.close()
 
-# What save gives goes on with the same bits, whoever updates.
+# A saved state continues with the same bits, whichever side updates.
 for optim_fn in (adamw, rmsprop):
     def make():
         return GossipDataParallel(network(), optim_fn, lr_scheduler_fn=decays, topology="ring", bucket_size_in_mb=0)
@@ -205,7 +206,7 @@ for optim_fn in (adamw, rmsprop):
     first.close()
     second.close()
 
-# ouro's own rules; a loss scale on which all agree; parameters that a step does not use; clipping.
+# ouro's own rules; a loss scale that all ranks agree on; parameters that a step does not use; clipping.
 scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
 wrapped = GossipDataParallel(network(), optim_fn_adamw, lr_scheduler_fn=lambda rule: train.cosine_with_warmup(rule.lr, 10, 2),
                              topology="ring", scaler=scaler, grad_clip_norm=0.1, clip_scope="global")
@@ -222,7 +223,7 @@ for t in range(2):
     (loss_of(wrapped, rank, t) if rank or t == 0 else model[:4](torch.randn(6, 2, 4, 4)).sum()).backward()
 wrapped.close()
 
-# A pass that raises in its middle ends training: none after it passes for a step.
+# A backward pass that raises midway ends training: no later pass counts as a step.
 class Boom(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -241,7 +242,7 @@ for t in (1, 2):
     places.raises(RuntimeError, "did not end", lambda: loss_of(wrapped, rank, t).backward())
 assert wrapped.steps == 1
 
-# What the fused update cannot follow is told, not left out.
+# What the fused update cannot reproduce is reported, not ignored.
 for words, late in (("hooks of its step", lambda o: o.register_step_post_hook(lambda *_: None)),
                     ("state of its parameters", lambda o: o.state.update({p: {"step": 1} for p in o.param_groups[0]["params"]})),
                     ("maximize of parameter group 0", lambda o: o.param_groups[0].update(maximize=True)),
@@ -252,7 +253,7 @@ for words, late in (("hooks of its step", lambda o: o.register_step_post_hook(la
     late(made[0])
     places.raises(NotImplementedError, words, lambda: loss_of(wrapped, rank, 1).backward())
 
-# Mistakes are errors on every rank, and what an optim_fn raises is raised.
+# Mistakes are errors on every rank, and an exception of an optim_fn is raised.
 model = network()
 wrapped = GossipDataParallel(model, sgd)
 use = model if rank else model[:4]

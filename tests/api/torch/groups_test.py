@@ -1,5 +1,5 @@
-# Every operation of torch.distributed over ouro gives what it gives over gloo, bit by bit where gloo has it.
-# Usage: groups_test.py RANKS, an even number
+# Every operation of torch.distributed over ouro gives the same result as over gloo, bit by bit if gloo has
+# it. Usage: groups_test.py RANKS, an even number
 import datetime
 import os
 import re
@@ -28,7 +28,7 @@ MOVED = [torch.int16, torch.bool, torch.bfloat16, torch.float8_e4m3fn, torch.flo
 
 
 def data(dtype, seed, n=count):
-    """Of small numbers, whose sums and products are exact in every type."""
+    """A tensor of small numbers, whose sums and products are exact in every type."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randint(0, 4, (n,), generator=g).to(torch.float32)
     return torch.complex(x, -x) if dtype.is_complex else x.to(dtype)
@@ -47,7 +47,8 @@ def same(name, mine, theirs):
 
 
 def both(name, f, *tensors):
-    """`f(group, tensor...)` over both. It gives what to compare, or works in place."""
+    """Runs `f(group, tensor...)` over both and compares. `f` returns what is to be compared, or works in
+    place."""
     results = []
     for group in (dist.group.WORLD, gloo):
         own = [t.clone() for t in tensors]
@@ -69,7 +70,7 @@ def reductions():
             def reduce_scatter(g, x):
                 out, again = torch.empty(count, dtype=dtype), torch.empty(count, dtype=dtype)
                 dist.reduce_scatter_tensor(out, x, op, group=g)
-                if g is gloo:  # which lacks the list of some PyTorch versions
+                if g is gloo:  # gloo lacks the list in some versions of PyTorch
                     return [out, out]
                 dist.reduce_scatter(again, list(x.chunk(size)), op, group=g)
                 return [out, again]
@@ -77,7 +78,7 @@ def reductions():
     for op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
         both(f"all_reduce {op}", lambda g, x: dist.all_reduce(x, op, group=g), data(torch.int32, rank))
     both("all_reduce of complex numbers", lambda g, x: dist.all_reduce(x, group=g), data(torch.complex64, rank))
-    # What gloo has not: int16, bfloat16 under all reductions, averages, booleans as such.
+    # What gloo lacks: int16, bfloat16 with all reductions, averages, booleans as booleans.
     for dtype in (torch.int16, torch.bfloat16):
         x = data(dtype, rank)
         dist.all_reduce(x)
@@ -92,7 +93,7 @@ def reductions():
     dist.all_reduce(x)
     same("booleans", x, torch.stack([data(torch.bool, r) for r in range(size)]).any(0))
     sparse()
-    # Neither contiguous nor of one piece.
+    # Tensors that are not contiguous.
     for g in (dist.group.WORLD,):
         x = data(torch.float32, rank, 12).view(3, 4).t()
         dist.all_reduce(x, group=g)
@@ -105,7 +106,7 @@ def reductions():
 
 
 def sparse():
-    """Entries that some ranks share, none on rank 1, values that are rows, and nothing at all."""
+    """Entries that some ranks share, none on rank 1, values that are rows, and no entries at all."""
     def entries(r, dtype, columns):
         places = torch.tensor([[r % 3, 2, 5, 5]] if r != 1 else [[]], dtype=torch.int64).view(1, -1)
         return torch.sparse_coo_tensor(places, data(torch.float32, r, places.numel() * columns).view(-1, columns).to(dtype), (6, columns))
@@ -168,7 +169,7 @@ def movements():
     out = torch.empty(uneven[rank])
     dist.reduce_scatter(out, [data(torch.float32, rank, n) for n in uneven])
     same("reduce_scatter of uneven parts", out, sum(data(torch.float32, r, uneven[rank]) for r in range(size)))
-    # Rank r sends (r + to) mod 3 rows, which may be none.
+    # Rank r sends (r + to) mod 3 rows, possibly none.
     send = receive = [(rank + r) % 3 for r in range(size)]
 
     def uneven_all_to_all(g, x):
@@ -184,11 +185,13 @@ def movements():
 
 
 def parts_in_a_row():
-    """Lists whose tensors follow each other in memory of which they are a part, but for an empty one, which is elsewhere in it."""
+    """Lists whose tensors are adjacent parts of one memory, except an empty one, which is elsewhere in
+    it."""
     others = [r for r in range(size) if r != rank]
 
     def arena(value):
-        """Memory for 4 elements of each other rank and none of this one, with 20 elements behind it that are nobody's."""
+        """Memory for 4 elements of each other rank and none of this one, followed by 20 elements that
+        must not be used."""
         whole = torch.full((4 * (size - 1) + 20,), float(value))
         pieces = dict(zip(others, whole[:4 * (size - 1)].split(4)))
         return whole, [pieces.get(r, whole[4 * (size - 1):][:0]) for r in range(size)]
@@ -199,14 +202,14 @@ def parts_in_a_row():
     (whole, outs), (_, ins) = arena(-1), arena(-2)
     for r in others:
         ins[r].copy_(sent(rank, r))
-    dist.all_to_all(outs, ins)  # the empty one is the first of rank 0, the last of the last
+    dist.all_to_all(outs, ins)  # the empty one is the first of rank 0, and the last of the last rank
     same("all_to_all of parts in a row", whole[:4 * (size - 1)], torch.cat([sent(r, rank) for r in others]))
     same("what is behind them", whole[4 * (size - 1):], torch.full((20,), -1.0))
 
 
 def messages():
     right, left = (rank + 1) % size, (rank - 1) % size
-    for n in (1, 300_000):  # receives first: they must not keep the sends back
+    for n in (1, 300_000):  # receives come first: they must not delay the sends
         out = torch.empty(n)
         works = [dist.irecv(out, left, tag=3), dist.isend(data(torch.float32, rank, n), right, tag=3)]
         for w in works:
@@ -216,12 +219,12 @@ def messages():
         for w in dist.batch_isend_irecv([dist.P2POp(dist.irecv, out, left), dist.P2POp(dist.isend, data(torch.float32, rank, n), right)]):
             w.wait()
         same("batch_isend_irecv", out, data(torch.float32, left, n))
-    # All send small messages first, in the caller.
+    # All ranks send small messages first, in the caller.
     dist.send(data(torch.float32, rank, 5), right)
     out = torch.empty(5)
     assert dist.recv(out, left) == left
     same("all send first", out, data(torch.float32, left, 5))
-    if rank == 0:  # from any source, and who it was
+    if rank == 0:  # from any source, which is reported
         seen = set()
         for _ in range(size - 1):
             x = torch.empty(4)
@@ -269,7 +272,7 @@ def works():
     ys = [torch.full((3,), float(i)) for i in range(50)]
     works = [dist.all_reduce(y, async_op=True) for y in ys]
     z = torch.ones(1)
-    dist.all_reduce(z)  # behind those
+    dist.all_reduce(z)  # after those
     assert z == size and all(w.is_completed() for w in works)
     same("in order", ys, [torch.full((3,), float(i * size)) for i in range(50)])
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p:
@@ -283,7 +286,7 @@ def works():
         dist.all_gather_coalesced([[torch.ones(2), torch.ones(3)] for _ in range(size)], [torch.ones(2), torch.ones(3)])
     shapes = sorted((e.name, str(e.input_shapes)) for e in p.events() if e.name.startswith("ouro:"))
     assert shapes == [("ouro:all_gather", "[[2], [3]]"), ("ouro:recv", "[[1]]"), ("ouro:send", "[[1]]")], shapes
-    if torch.__version__ >= "2.15":  # before, PyTorch had them of its own backends only
+    if torch.__version__ >= "2.15":  # before that, PyTorch had them for its own backends only
         before = dist.group.WORLD._get_sequence_number_for_group()
         dist.barrier()
         assert dist.group.WORLD._get_sequence_number_for_group() == before + 1
@@ -301,7 +304,7 @@ def objects():
     out = [None]
     dist.scatter_object_list(out, [f"for {r}" for r in range(size)] if rank == 0 else None, 0)
     assert out == [f"for {rank}"] and (rank or [g["rank"] for g in gathered] == list(range(size)))
-    if torch.__version__ >= "2.15":  # before, for gloo only
+    if torch.__version__ >= "2.15":  # before that, for gloo only
         dist.monitored_barrier()
 
 
@@ -321,12 +324,13 @@ def groups():
 
 
 def hosts():
-    """Groups over hosts, where OURO_RENDEZVOUS names an address of one of them and a port, as it does under ouro-run."""
+    """Groups over hosts, with OURO_RENDEZVOUS set to an address of one of them and a port, as ouro-run
+    does."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         place = [f"127.0.0.1:{free.getsockname()[1]}"]
     dist.broadcast_object_list(place, 0)
-    rendezvous._address = lambda store: (socket.AF_INET, "127.0.0.2")  # which has to be found out otherwise
+    rendezvous._address = lambda store: (socket.AF_INET, "127.0.0.2")  # otherwise it has to be found out
     for named, address in (("192.0.2.1:7700", "127.0.0.2"), ("localhost:7700", "127.0.0.2"), ("file:/x:1", "127.0.0.2"), (place[0], "127.0.0.1")):
         os.environ["OURO_RENDEZVOUS"] = named
         kept, chosen = rendezvous._keep_port(None)

@@ -1,4 +1,4 @@
-# Ranks with PyTorch and the backend ouro, for the tests in this folder: where PyTorch is, and processes that are ranks.
+# Ranks with PyTorch and the backend ouro, for the tests in this folder: finds PyTorch, and runs processes as ranks.
 import pathlib
 import sys
 
@@ -8,7 +8,7 @@ from torch_ranks import arguments, environment, run, start  # noqa: F401
 
 
 def init(backend, store=None, **options):
-    """init_process_group of this rank, by a file store of its own; returns (rank, size, further arguments)."""
+    """Calls init_process_group for this rank, with a file store of its own; returns (rank, size, further arguments)."""
     import torch.distributed as dist
 
     import ouro.torch  # noqa: F401
@@ -19,7 +19,7 @@ def init(backend, store=None, **options):
 
 
 def raises(kind, words, call):
-    """Ends the rank unless call() raises an error of that kind, with those words."""
+    """Ends the rank unless call() raises an error of this kind, with these words."""
     try:
         call()
     except kind as e:

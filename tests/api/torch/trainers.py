@@ -1,4 +1,4 @@
-# What tests of the trainers of modules need besides PyTorch: the compiled part of the package, for the same interpreter.
+# Requirements of the trainers' tests besides PyTorch: the compiled part of the package, for the same interpreter.
 import subprocess
 import sys
 
@@ -6,7 +6,8 @@ import places
 
 
 def run(script, ranks, *arguments):
-    """`script` as `ranks` processes, to the end, with what they said; where something is missing the test ends as skipped."""
+    """Runs `script` as `ranks` processes to their ends, and prints their output; if something is missing the test
+    ends as skipped."""
     python = places.interpreter()
     probe = subprocess.run([python, "-c", "import ouro._ouro"], capture_output=True, text=True)
     if "No module named 'ouro._ouro'" in probe.stderr:

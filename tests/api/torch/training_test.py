@@ -1,5 +1,6 @@
-# Training over ouro gives the losses and parameters that it gives over gloo: DistributedDataParallel (also with a communication
-# hook), FSDP2, its hybrid form, DTensor, functional collectives, distributed checkpoints. Usage: training_test.py RANKS, even
+# Training over ouro gives the same losses and parameters as over gloo: DistributedDataParallel (also with a
+# communication hook), FSDP2, its hybrid form, DTensor, functional collectives, distributed checkpoints. Usage:
+# training_test.py RANKS, even
 import json
 import pathlib
 import sys
@@ -18,7 +19,7 @@ if not places.arguments():
             for name, values in mine.items():
                 assert len(values) == len(theirs[name]) > 10
                 far = max(abs(a - b) for a, b in zip(values, theirs[name]))
-                assert far < 1e-5, f"{name}: {far}"  # sums of more than two are associated differently
+                assert far < 1e-5, f"{name}: {far}"  # sums of more than two terms are associated differently
                 if rank == 0:
                     print(f"{name}: {len(values)} numbers as over gloo, to {far}")
     sys.exit()
@@ -41,7 +42,7 @@ cpu = torch.device("cpu")
 
 
 def give(name, *values):
-    """To the test."""
+    """Passes values to the test."""
     given[name] = torch.cat([torch.as_tensor(v, dtype=torch.float64).detach().reshape(-1) for v in values]).tolist()
 
 

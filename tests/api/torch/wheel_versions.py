@@ -24,7 +24,7 @@ TREE = pathlib.Path(__file__).resolve().parents[3]
 
 
 def rank():
-    """What each rank does; prints who served."""
+    """The program of each rank; prints which adapter served it."""
     import torch
     import torch.distributed as dist
 
@@ -47,7 +47,7 @@ def rank():
 
 
 def served(python, packages, cache):
-    """By which adapter each rank was served, and with which version of PyTorch."""
+    """The adapter that served each rank, and the version of PyTorch."""
     variables = {k: v for k, v in os.environ.items() if not k.startswith("OURO_")}
     variables |= {"PYTHONPATH": str(packages), "OURO_TORCH_CACHE": str(cache), "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([python, "-m", "torch.distributed.run", "--nproc-per-node", "2", __file__], env=variables, cwd=packages,

@@ -1,5 +1,5 @@
-// Arrays on the host or on GPU 0, real or fake, that tests fill and read back; and where a step can run.
-// Used by tests/trainers.
+// Arrays on the host or on GPU 0, real or fake, that tests fill and read back; and the places where a step
+// can run. Used by tests/api/train.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace ouro::test {
 
 inline constexpr Device kGpu{Device::Kind::cuda, 0};
 
-/// How a step is asked for: memory and stream.
+/// Memory and stream of a step.
 enum class Where { host, host_stream, gpu, gpu_stream, gpu_from_host_stream };
 inline constexpr Where kEverywhere[] = {Where::host, Where::host_stream, Where::gpu, Where::gpu_stream,
                                         Where::gpu_from_host_stream};
@@ -24,7 +24,7 @@ inline const char* name(Where w) {
   return kNames[static_cast<int>(w)];
 }
 inline Device device_of(Where w) { return w <= Where::host_stream ? Device{} : kGpu; }
-/// Made once each: the tests share them.
+/// Each stream is created once, and the tests share them.
 inline const Stream& stream_of(Where w) {
   static const Stream none;
   static const Stream host = [] { return *Stream::create(); }();
@@ -34,7 +34,7 @@ inline const Stream& stream_of(Where w) {
   return gpu;
 }
 
-/// Between the host and memory of `d`, or within the host; done when it returns.
+/// Copies between the host and memory of `d`, or within the host; the copy is complete when it returns.
 inline Status copy_bytes(Device d, void* to, const void* from, std::size_t bytes) {
   if (d.kind == Device::Kind::host) return std::memcpy(to, from, bytes), Status();
   const auto stream = gpu::gpu().create_stream(d.index, 0);
@@ -45,7 +45,7 @@ inline Status copy_bytes(Device d, void* to, const void* from, std::size_t bytes
   return moved.ok() ? ended : moved;
 }
 
-/// `count` elements of `dtype`, zero.
+/// `count` elements of `dtype`, initially zero.
 class Array {
  public:
   Array(Device d, std::size_t count, DType t) : view_(nullptr, count, t, d) {
@@ -79,7 +79,7 @@ class Array {
   void write(const std::vector<T>& values) {
     copy(view_.data, values.data(), values.size() * sizeof(T));
   }
-  /// T has the size of the elements.
+  /// T must have the size of the elements.
   template <class T>
   std::vector<T> read() const {
     std::vector<T> values(view_.count);
@@ -106,7 +106,7 @@ class Array {
   gpu::Stream stream_;
 };
 
-/// Numbers in [low, high] that differ from seed to seed.
+/// Numbers in [low, high] that depend on the seed.
 template <class T>
 std::vector<T> numbers(std::size_t n, unsigned seed, double low = -1, double high = 1) {
   std::vector<T> v(n);
@@ -117,7 +117,7 @@ std::vector<T> numbers(std::size_t n, unsigned seed, double low = -1, double hig
   }
   return v;
 }
-/// The same as bf16, cut off.
+/// The same, truncated to bf16.
 inline std::vector<std::uint16_t> bf16_numbers(std::size_t n, unsigned seed, double low = -1,
                                                double high = 1) {
   std::vector<std::uint16_t> v;

@@ -1,4 +1,4 @@
-// Averages, list reductions, uneven gathers and selective averaging; what ranks that differ are told.
+// Averages, list reductions, uneven gathers and selective averaging; the errors if ranks differ.
 #include "ouro/train/average.hpp"
 
 #include <fmt/ranges.h>
@@ -79,7 +79,7 @@ TEST(AverageGolden, GatheredRows) {
 
 TEST(GatherRows, UnevenEmptyDeepAndOfAnyType) {
   EXPECT_EQ("", run_threads(4, [](Context& c) -> std::string {
-              // 300 rows in all, none of rank 1; 3 x 2 elements a row; to rank 2.
+              // 300 rows in all, none from rank 1; 3 x 2 elements per row; gathered at rank 2.
               const std::int64_t mine = c.rank() == 1 ? 0 : 100;
               for (const DType t : {DType::bf16, DType::u8, DType::f64, DType::boolean}) {
                 std::vector<std::byte> in(static_cast<std::size_t>(mine) * 6 * size_of(t),
@@ -147,7 +147,7 @@ TEST(AverageGradients, IsTheMeanOverTheGroup) {
           OURO_RANK_CHECK(g == std::vector<double>(3, 3) && k[0] == 1 && x == std::vector<double>(3), "{} {}",
                           g, k);
         }
-        // One rank lacks another one's gradient: all are told.
+        // One rank lacks a gradient that others have: all get an error.
         std::vector<double> x(3), g(3);
         Param p{.name = "x", .value = std::span(x), .grad = std::span(g)};
         if (c.rank() == 2) p.grad = {};
@@ -241,7 +241,7 @@ TEST(GatherInto, HasTheShapeThatWasAskedFor) {
             }));
 }
 
-/// More rows than an address counts, of which only the root knows: told to all, and the group goes on.
+/// More rows than an address can count, which only the root knows: all get an error, and the group continues.
 TEST(GatherRows, WithoutRoomAtTheRoot) {
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
               double x = 0;
@@ -289,7 +289,7 @@ TEST(ChooseReplaced, NamesTheWorstAndTheirDonors) {
   EXPECT_EQ(mean->replaced, (std::vector<int>{1, 3}));
   EXPECT_EQ(mean->donors, (std::vector<int>{0, 2, 4}));
   for (const double w : mean->weights) EXPECT_DOUBLE_EQ(w, 1.0 / 3);
-  const auto weighted = choose_replaced(metric, 0, Averaging::weighted_mean);  // one, at least
+  const auto weighted = choose_replaced(metric, 0, Averaging::weighted_mean);  // at least one
   EXPECT_EQ(weighted->replaced, (std::vector<int>{1}));
   EXPECT_EQ(weighted->donors, (std::vector<int>{0, 2, 3, 4}));
   EXPECT_DOUBLE_EQ(weighted->weights[3], 5.0 / 13);

@@ -1,5 +1,5 @@
-# ouro-train --strategy decentralised as a program: command lines, the file of losses, save and resume. Run by
-# ctest.
+# ouro-train --strategy decentralised as a program: command lines, the file of losses, save and resume. Run
+# by ctest.
 function(expect code pattern)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE text ERROR_VARIABLE text)
   if(NOT got EQUAL code OR NOT text MATCHES "${pattern}")

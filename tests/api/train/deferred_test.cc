@@ -1,5 +1,5 @@
-// What is deferred: calls between group_start and group_end that cannot be, and failures on streams, which
-// are kept until somebody asks.
+// Deferred work: calls that cannot be made between group_start and group_end, and failures on streams, which
+// are kept until they are queried.
 #include <gtest/gtest.h>
 
 #include <future>
@@ -16,8 +16,8 @@ namespace {
 
 using test::run_threads;
 
-/// All of them receive what they need before they return, into memory that a deferred operation would
-/// outlive.
+/// All of these receive what they need before they return, into memory that a deferred operation
+/// would outlive.
 TEST(InsideABatch, CallsThatCannotBeDeferredAreRefused) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               std::vector<float> weights = {1, 2, 3};
@@ -75,7 +75,7 @@ TEST(InsideABatch, CallsThatCannotBeDeferredAreRefused) {
               for (const auto& [name, s] : calls)
                 OURO_RANK_CHECK(test::says(s, "inside group_start"), "{}: {}", name, test::text(s));
 
-              // Nothing was left behind, and all of it works now.
+              // Nothing was left behind, and all of these calls work now.
               OURO_RANK_OK(test::train_step(*trainer, test::kOrder, test::loss_of(c.rank())));
               OURO_RANK_OK(average_models(c.world(), params));
               OURO_RANK_OK(mail->send({}, 1 - c.rank()));
@@ -85,7 +85,7 @@ TEST(InsideABatch, CallsThatCannotBeDeferredAreRefused) {
             }));
 }
 
-/// synchronize() tells the first failure, whatever came after it, and then no more.
+/// synchronize() returns the first failure, whatever happened after it, and then clears it.
 TEST(FailuresOnStreams, AreKeptUntilSomebodyAsks) {
   for (const Device device : {Device{}, test::kGpu}) {
     if (device.kind == Device::Kind::cuda && gpu::gpu().devices() == 0) continue;
@@ -105,7 +105,7 @@ TEST(FailuresOnStreams, AreKeptUntilSomebodyAsks) {
   }
 }
 
-/// A deadline that passes takes nothing away.
+/// A deadline that passes does not clear a failure.
 TEST(FailuresOnStreams, OutliveADeadline) {
   auto stream = Stream::create();
   ASSERT_TRUE(test::ok(stream));

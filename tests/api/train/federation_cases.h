@@ -1,5 +1,4 @@
-// Layouts and small models of one element type for the tests of federated averages.
-// Used by tests/trainers.
+// Layouts and small models of one element type for the tests of federated averages. Used by tests/api/train.
 #pragma once
 #include <cmath>
 #include <deque>
@@ -51,7 +50,7 @@ class Model {
   std::deque<Layer> layers_;
 };
 
-/// What the sites' training makes of x in one round: any function of site and round will do.
+/// Stands for one round of training of a site: any function of site and round will do.
 inline double moved(double x, int site, int round, std::size_t i) {
   return x + 0.1 * std::sin(1.0 + site + 0.7 * round + static_cast<double>(i));
 }

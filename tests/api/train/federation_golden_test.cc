@@ -1,4 +1,4 @@
-// Reference results of federated averaging: aggregated values, and the training of digits at several sites.
+// Reference results of federated averaging: aggregated values, and training on digits at several sites.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,8 @@ std::vector<double> flat(const json& values) {
   return all;
 }
 
-/// "[4, 2]/hsdp2", "[2, 2]/hsdpNone" or "[3, 1]/K5": sizes of sites, and what follows `word`.
+/// A key such as "[4, 2]/hsdp2", "[2, 2]/hsdpNone" or "[3, 1]/K5": the sizes of sites, and the number
+/// after `word`.
 struct Key {
   std::vector<int> sizes;
   std::optional<int> number;  // none: "None"
@@ -49,7 +50,7 @@ std::string aggregates(Context& c, const Key& key, const json& recorded) {
       auto groups = test::groups_of(c, key.sizes, key.number, streams, kind);
       OURO_RANK_OK(groups);
       for (const Strategy strategy : test::kStrategies) {
-        // Strategies that the file does not list have the values of those that it does.
+        // Strategies that the file does not list have the same values as those that it lists.
         const json& all = recorded.contains(name(strategy)) ? recorded.at(name(strategy)) : recorded.front();
         const std::vector<double> want = flat(all.at(static_cast<std::size_t>(c.rank())));
         for (const bool planned : {false, true}) {
@@ -102,7 +103,7 @@ const models::Digits& digits() {
   return all;
 }
 
-/// Whether all members of the group hold the same bits.
+/// Whether all members of the group have the same bits.
 Result<bool> alike(Group& g, const std::vector<double>& x) {
   std::vector<double> all(x.size() * static_cast<std::size_t>(g.size()));
   OURO_TRY(all_gather(g, std::span<const double>(x), std::span<double>(all)));
@@ -116,7 +117,7 @@ bool close(double got, double want, std::size_t t) {
   return std::abs(got - want) <= (std::abs(want) < 1e-4 ? 1e-12 : (t <= 10 ? 1e-10 : 1e-8) * std::abs(want));
 }
 
-/// `outer`: through an outer optimiser that is plain averaging (SGD of rate 1).
+/// `outer`: through an outer optimiser that amounts to plain averaging (SGD with rate 1).
 std::string trains(Context& c, const Key& key, const json& recorded, bool outer) {
   using models::Mlp;
   const std::int64_t every = key.number.value();

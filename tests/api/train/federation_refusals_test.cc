@@ -1,5 +1,5 @@
-// What federated averages refuse, on every rank of the layout, and what becomes of the ranks beside one that
-// left.
+// What federated averages refuse, on every rank of the layout, and the effect of a rank that has left on
+// the others.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 using test::run_threads;
 
-/// Comparisons use the groups that means on the stream may be using.
+/// Comparisons use the groups that means on the stream may still be using.
 TEST(Aggregate, OneAfterTheOtherOnAStreamWithoutWaiting) {
   EXPECT_EQ("", run_threads(4, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {2, 2}, 1, 1);
@@ -45,7 +45,7 @@ TEST(Aggregate, ASiteOfNoWeightIsLeftOutWhateverItHas) {
             }));
 }
 
-/// A rank leaves its site; those of the other site have no group with it.
+/// A rank leaves its site; the ranks of the other site share no group with it.
 TEST(AggregateFailure, OfOneSiteIsToldToTheOther) {
   const auto start = std::chrono::steady_clock::now();
   for (const bool first_run : {true, false})
@@ -61,7 +61,7 @@ TEST(AggregateFailure, OfOneSiteIsToldToTheOther) {
                 if (c.rank() == 3) return "";
                 Status s = plan->run();
                 for (int i = 0; i < 500 && s.ok(); ++i)
-                  s = plan->run();  // a sender may run ahead of who takes
+                  s = plan->run();  // a sender may run ahead of its receivers
                 OURO_RANK_CHECK(!s.ok() && s.reason() != Reason::deadline, "{}", s.message());
                 OURO_RANK_CHECK(s.message().find("rank") != std::string::npos, "{}", s.message());
                 return "";
@@ -120,7 +120,7 @@ TEST(AggregateRefuses, ArgumentsOfOneRank) {
             }));
 }
 
-/// One rank differs: every rank of the layout is told, and the groups stay usable.
+/// One rank differs: every rank of the layout gets an error, and the groups stay usable.
 TEST(AggregateRefuses, RanksThatDiffer) {
   using Change = void (*)(std::vector<Param>&, AggregateOptions&);
   const Change changes[] = {
@@ -132,7 +132,7 @@ TEST(AggregateRefuses, RanksThatDiffer) {
       [](std::vector<Param>& p, AggregateOptions&) {
         p[0].shape = {2, 2};
       },
-      [](std::vector<Param>& p, AggregateOptions&) { p[0].shape = {99}; },  // refused where it is
+      [](std::vector<Param>& p, AggregateOptions&) { p[0].shape = {99}; },  // refused on that rank itself
       [](std::vector<Param>&, AggregateOptions& o) { o.strategy = Strategy::layer_by_layer; },
       [](std::vector<Param>&, AggregateOptions& o) {
         o.site_weights = {1, 2};
@@ -172,8 +172,8 @@ TEST(AggregateRefuses, LayoutsThatDoNotFitTheWorld) {
             }));
 }
 
-/// A rank that dies between the stages, or before: nobody waits for it until the deadline, and no site takes
-/// half a mean for a whole one.
+/// A rank dies before or between the stages: no rank waits for it until the deadline, and no site takes a
+/// partial mean for a complete one.
 TEST(AggregateFails, WithTheRankThatLeft) {
   EXPECT_EQ("", run_threads(6, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {4, 2}, 2, 1);
@@ -184,7 +184,7 @@ TEST(AggregateFails, WithTheRankThatLeft) {
               OURO_RANK_OK(plan);
               OURO_RANK_OK(plan->run());
               OURO_RANK_OK(barrier(c.world()));
-              // 4 is a sender of shard 0; its column is 0, 2, 4.
+              // Rank 4 is a sender of shard 0, whose column is 0, 2, 4.
               if (c.rank() == 4) return c.close().ok() ? "" : "close";
               const Status s = plan->run();
               if (c.rank() % 2 == 0) OURO_RANK_CHECK(!s.ok(), "the mean of shard 0 without its second site");

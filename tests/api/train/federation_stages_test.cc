@@ -1,5 +1,5 @@
-// The two stages of a federated average at (4,2): what has to go first, and what may not wait. Ranks beside
-// the senders carry out their part by hand, so that one stage can be held up while the other goes on.
+// The two stages of a federated average at (4,2): which must come first, and which must not wait. The ranks
+// beside the senders do their parts by hand, so that one stage can be held up while the other continues.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,27 +16,29 @@ namespace {
 
 using test::run_threads;
 
-constexpr std::size_t kChunk = std::size_t{1} << 18, kChunks = 8;  // elements of a message of two stages
+// kChunk: elements of a message of two stages.
+constexpr std::size_t kChunk = std::size_t{1} << 18, kChunks = 8;
 constexpr float kStart[] = {1, 100, 100, 3, 5, 7};  // senders 0 and 4 of shard 0, 3 and 5 of shard 1
 constexpr float kMean[] = {3, 5};
 
 /// One for each shard.
 using Flags = std::array<std::atomic<bool>, 2>;
 
-/// Within 20 seconds.
+/// Waits for the flag for up to 20 seconds; returns it.
 bool comes(const std::atomic<bool>& flag) {
   for (int i = 0; i < 20'000 && !flag; ++i) std::this_thread::sleep_for(Milliseconds(1));
   return flag;
 }
 
-/// Before it deals with chunk k by hand, and after it; false: what it waited for did not come.
+/// Called before and after a rank handles chunk k by hand; `before` returns false if what it waited for did
+/// not happen.
 struct Part {
   std::function<bool(std::size_t k, std::size_t shard)> before = {};
   std::function<void(std::size_t k, std::size_t shard)> after = {};
 };
 
-/// Senders of the first site run the plan; those of the second take their part in the means, the others
-/// theirs in the broadcasts.
+/// Senders of the first site run the plan; those of the second take part in the means by hand, all other
+/// ranks in the broadcasts.
 std::string by_hand(Context& c, const Part& means, const Part& broadcasts) {
   auto groups = test::groups_of(c, {4, 2}, 2, 1);
   OURO_RANK_OK(groups);
@@ -87,8 +89,8 @@ TEST(AggregateStages, MeansDoNotWaitForBroadcasts) {
   EXPECT_EQ("", run_threads(6, [&](Context& c) { return by_hand(c, means, broadcasts); }));
 }
 
-/// A layout whose sites have no replica group, as if there were no second stage: the values must not be the
-/// mean's.
+/// A layout whose sites have no replica group, as if there were no second stage: the values must differ from
+/// the mean.
 TEST(AggregateStages, WithoutTheBroadcastReplicasDiverge) {
   std::array<float, 6> got{};
   EXPECT_EQ("", run_threads(6, [&](Context& c) -> std::string {
@@ -97,15 +99,16 @@ TEST(AggregateStages, WithoutTheBroadcastReplicasDiverge) {
               groups->replica_average.clear();
               float x = kStart[c.rank()];
               const Param p{.name = "x", .value = std::span(&x, 1), .grad = {}};
-              // The comparison, too, goes by these groups; nobody who takes part is told of any difference.
+              // The comparison uses these groups too, so no participating rank detects a difference.
               OURO_RANK_OK(aggregate(*groups, {&p, 1}));
               got[static_cast<std::size_t>(c.rank())] = x;
               return "";
             }));
-  EXPECT_EQ(got, (std::array<float, 6>{3, 100, 100, 5, 3, 5}));  // what the tests of values would refuse
+  EXPECT_EQ(got, (std::array<float, 6>{3, 100, 100, 5, 3, 5}));  // values that the other tests would refuse
 }
 
-/// Every strategy and number of streams: all ranks of a shard hold the same bits, of sums that are not exact.
+/// For every strategy and number of streams, all ranks of a shard have the same bits, for sums that are
+/// not exact.
 TEST(AggregateStages, RanksOfAShardHoldTheSameBits) {
   for (const test::Mode mode : {test::Mode::threads, test::Mode::processes}) {
     OURO_SKIP_PROCESSES_UNDER_TSAN(mode);

@@ -1,5 +1,5 @@
-// Federated averages against the formula: strategies as data, values, weights, filters, streams, refusals;
-// and a layout with wrong groups, whose values must be seen to be wrong.
+// Federated averages compared with the formula: strategies as data, values, weights, filters, streams,
+// refusals; and a layout with wrong groups, whose values must be detected as wrong.
 #include "ouro/train/federation.hpp"
 
 #include <fmt/ranges.h>
@@ -27,7 +27,7 @@ Layers layers_of(const std::vector<Bucket>& all) {
 }
 
 TEST(Buckets, AreTheTableOfTheStrategies) {
-  const std::vector<std::size_t> sizes = {3, 4, 1, 8, 2};  // 18; by three streams: 6 is enough
+  const std::vector<std::size_t> sizes = {3, 4, 1, 8, 2};  // 18 in all; with three streams, 6 each
   const auto of = [&](Strategy s, int n) { return buckets(s, sizes, n); };
   EXPECT_EQ(layers_of(of(Strategy::bucket_coalesced, 2)), (Layers{{0, 2, 4}, {1, 3}}));
   EXPECT_EQ(layers_of(of(Strategy::bucket_flatten, 3)), (Layers{{0, 3}, {1, 4}, {2}}));
@@ -67,7 +67,7 @@ const Case kCases[] = {{{2, 2}, {}},   {{2, 2}, 1},  {{4, 2}, 2}, {{4, 2}, 1}, {
                        {{2, 2, 2}, 2}, {{1, 1}, {}}, {{4}, 2},    {{1}, {}}};
 int world_of(const Case& c) { return std::accumulate(c.sizes.begin(), c.sizes.end(), 0); }
 
-/// S_f[p] of the layout's definition, not of its code.
+/// S_f[p] from the definition of the layout, not from its code.
 int sender(const Case& c, std::size_t f, int p) {
   const int before = std::accumulate(c.sizes.begin(), c.sizes.begin() + static_cast<std::ptrdiff_t>(f), 0);
   const int width = c.hsdp.value_or(c.sizes[f]);
@@ -133,7 +133,7 @@ TEST(Aggregate, WithoutFederationAveragesReplicas) {
       }));
 }
 
-/// 6 MiB a rank: many messages, whose stages overlap. All numbers are exact, whatever the order of sums.
+/// 6 MiB per rank: many messages, whose stages overlap. All numbers are exact, whatever the order of sums.
 TEST(Aggregate, LongLayersPassBothStagesInPieces) {
   EXPECT_EQ("", run_threads(6, [](Context& c) -> std::string {
               auto stream = Stream::create();
@@ -149,7 +149,8 @@ TEST(Aggregate, LongLayersPassBothStagesInPieces) {
                   auto plan =
                       plan_aggregation(*groups, model.params(), {.strategy = strategy, .streams = streams});
                   OURO_RANK_OK(plan);
-                  for (int round = 0; round < 2; ++round) {  // the second on a stream, between writes on it
+                  // The second round is on a stream, between writes on it.
+                  for (int round = 0; round < 2; ++round) {
                     if (round == 0) {
                       OURO_RANK_OK(plan->run());
                     } else {
@@ -189,9 +190,9 @@ TEST(Aggregate, OnlySendersCrossSites) {
             }));
   std::size_t from_first_site = 0;
   for (std::size_t r = 0; r < 4; ++r) from_first_site += traffic[r].across;
-  EXPECT_EQ(from_first_site, 2 * elements * sizeof(float));  // L = 2 senders' arrays
+  EXPECT_EQ(from_first_site, 2 * elements * sizeof(float));  // the arrays of the L = 2 senders
   EXPECT_EQ(traffic[0].inside, elements * sizeof(float));
-  EXPECT_EQ(traffic[4].inside, 0u);  // alone with its shard
+  EXPECT_EQ(traffic[4].inside, 0u);  // it is the only rank with its shard
 }
 
 TEST(Aggregate, WeighsSites) {
@@ -214,7 +215,7 @@ TEST(Aggregate, SixteenBitsAreSummedInFloat) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {1, 1}, {}, 1);
               OURO_RANK_OK(groups);
-              // bf16 1.0 and 1.0078125: their mean lies between two bf16, and is rounded once, to even.
+              // bf16 1.0 and 1.0078125: their mean is between two bf16 values, and is rounded once, to even.
               std::vector<std::uint16_t> x(3, c.rank() == 0 ? 0x3f80 : 0x3f81);
               const Param p{.name = "w", .value = {x.data(), x.size(), DType::bf16}, .grad = {}};
               OURO_RANK_OK(aggregate(*groups, {&p, 1}));
@@ -232,7 +233,7 @@ TEST(Aggregate, FiltersAndCountsTiedParametersOnce) {
               model.add("layer1.w", {mine}), model.add("layer2.w", {mine}), model.add("layer1.b", {mine});
               std::vector<Param> params = model.params();
               params.push_back(params[0]);
-              params.back().name = "head.w";  // tied
+              params.back().name = "head.w";  // tied weights
               const auto first = [](const Param& p) { return p.name.starts_with("layer1"); };
               OURO_RANK_OK(aggregate(*groups, params, {.filter = first}));
               OURO_RANK_CHECK(model.at(0)[0] == 0.5 && model.at(1)[0] == mine && model.at(2)[0] == 0.5,
@@ -241,7 +242,8 @@ TEST(Aggregate, FiltersAndCountsTiedParametersOnce) {
               OURO_RANK_OK(plan);
               OURO_RANK_CHECK(plan->buckets().size() == 1 && plan->buckets()[0].layers.size() == 3,
                               "tied twice");
-              // None selected: only the comparison travels, which finds a rank that selects otherwise.
+              // If nothing is selected, only the comparison is sent; it detects a rank that
+              // selects otherwise.
               const auto none = [](const Param&) { return false; };
               OURO_RANK_OK(aggregate(*groups, params, {.filter = none}));
               const Status s =
@@ -283,8 +285,8 @@ TEST(Aggregate, RunsOnMemoryOfAGpu) {
 
 // ---- a layout with a wrong group ---------------------------------------------------------------------
 
-/// (4,2) with L = 2: shard 1 is sent by rank 3 of the first site. Here rank 1 stands in for it, in every
-/// field that says so; nothing else is wrong, all groups match and no rank reports an error.
+/// (4,2) with L = 2: shard 1 is sent by rank 3 of the first site. Here rank 1 replaces it in every field that
+/// names the sender; nothing else is wrong, all groups match and no rank reports an error.
 TEST(Aggregate, AWrongGroupOfAnAsymmetricFederationGivesOtherValues) {
   std::vector<double> right(6), wrong(6);
   for (const bool broken : {false, true})
@@ -308,7 +310,7 @@ TEST(Aggregate, AWrongGroupOfAnAsymmetricFederationGivesOtherValues) {
               }));
   EXPECT_EQ(right, (std::vector<double>{2, 4, 2, 4, 2, 4}));
   EXPECT_EQ(wrong,
-            (std::vector<double>{2, 3, 2, 3, 2, 3}));  // (1 + 5) / 2: what the other tests would refuse
+            (std::vector<double>{2, 3, 2, 3, 2, 3}));  // (1 + 5) / 2, which the other tests would refuse
 }
 
 TEST(MeanLoss, WeighsByLength) {

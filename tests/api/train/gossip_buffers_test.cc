@@ -1,5 +1,5 @@
-// What decentralised training does with tensors that it does not train: frozen parameters and buffers of
-// every type, at the start and under a global average. Ranks are threads.
+// Decentralised training and tensors that it does not train: frozen parameters and buffers of every type, at
+// the start and in a global average. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using namespace ouro::test;  // NOLINT
 using arith::BFloat16;
 using arith::Half;
 
-/// One element of each type that a model may carry along, its value a function of the rank.
+/// One element of each type that a model may contain, with a value that depends on the rank.
 struct Others {
   double frozen, f64;
   float f32;
@@ -50,7 +50,7 @@ Result<GossipTrainer> trainer(Context& c, Model& model, Others& others, bool syn
   return GossipTrainer::create(c.world(), params, others.buffers(), o);
 }
 
-/// Trainable parameters are rank 0's in any case; what else there is, where it is asked for.
+/// Trainable parameters are always taken from rank 0; other tensors only on request.
 TEST(GossipStart, RankZerosTensorsAreEverybodys) {
   for (const bool sync_all : {true, false}) {
     const auto body = [&](Context& c) -> std::string {
@@ -69,7 +69,7 @@ TEST(GossipStart, RankZerosTensorsAreEverybodys) {
   }
 }
 
-/// Of three ranks: the mean is that of rank 1, in every floating-point type; integers are left alone.
+/// With three ranks, the mean is rank 1's value, in every floating-point type; integers are left unchanged.
 TEST(GossipAverage, TakesBuffersOfEveryFloatingType) {
   for (const bool average_buffers : {true, false}) {
     const auto body = [&](Context& c) -> std::string {
@@ -92,8 +92,8 @@ TEST(GossipAverage, TakesBuffersOfEveryFloatingType) {
   }
 }
 
-/// Steps whose gradients lie elsewhere each time, and one whose own memory is used, train as steps in their
-/// own.
+/// Steps whose gradients are at other addresses each time, and one step with the trainer's own memory, train
+/// like steps that always use the trainer's memory.
 TEST(GossipGradients, MayLieElsewhereInAStep) {
   const auto trained = [](Context& c, bool elsewhere) -> Result<std::vector<double>> {
     Model model = two_vectors();
@@ -106,7 +106,7 @@ TEST(GossipGradients, MayLieElsewhereInAStep) {
         return g;
       };
       OURO_TRY(trainer.begin_step());
-      std::vector<std::vector<double>> given;  // they are freed after the step
+      std::vector<std::vector<double>> given;  // freed after the step
       for (const int p : kOrder) {
         if (elsewhere && step != 2) {
           given.push_back(gradient(p));

@@ -1,4 +1,5 @@
-// Decentralised training against the reference trajectories: a quadratic and small models. Ranks are threads.
+// Decentralised training compared with the reference trajectories: a quadratic and small models. Ranks
+// are threads.
 #include <gtest/gtest.h>
 
 #include "tests/api/train/gossip_ranks.h"
@@ -50,7 +51,7 @@ std::string run_quadratic(Context& c, const QuadraticRun& run, const json& want)
   const std::string& name = run.name;
   Model model({{"x", {4}}});
   model.values[0] = {0.5, -1, 2, 0.25};
-  if (c.rank() != 0) model.values[0] = {9, 9, 9, 9};  // rank 0's are everybody's
+  if (c.rank() != 0) model.values[0] = {9, 9, 9, 9};  // all ranks start with rank 0's values
   GossipOptions o{.topology = run.topology, .optimizer = plain_sgd(0.1)};
   o.order = RoundOrder::upstream;
   o.params_in_bucket = run.in_bucket;
@@ -78,7 +79,7 @@ std::string run_quadratic(Context& c, const QuadraticRun& run, const json& want)
     }
     OURO_RANK_CHECK(t.steps() == now.at("ddp_step").get<std::int64_t>(), "{} steps", t.steps());
     OURO_RANK_CLOSE(loss, now.at("losses")[me].get<double>(), step, "{}: loss", name);
-    if (step == 0) continue;  // the reference shows its first update a step later
+    if (step == 0) continue;  // the reference shows its first update one step later
     const std::vector<double> x = flat(t);
     for (std::size_t k = 0; k < 4; ++k)
       OURO_RANK_CLOSE(x[k], now.at("x_after_backward")[me][k].get<double>(), step, "{}: x[{}]", name, k);
@@ -106,7 +107,7 @@ TEST(GossipGolden, Quadratic) {
 
 // ---- small models ---------------------------------------------------------------------------------
 
-/// x 8 -> tanh 16 -> 4, mean of squares.
+/// x 8 -> tanh 16 -> 4, with the mean of squares as loss.
 double mlp(Values p, Gradients g, int rank, int step) {
   constexpr std::size_t kBatch = 8, kIn = 8, kHidden = 16, kOut = 4;
   double loss = 0;
@@ -142,7 +143,7 @@ double mlp(Values p, Gradients g, int rank, int step) {
   return loss;
 }
 
-/// None where nobody knows the name.
+/// Null for an unknown name.
 OptimizerFactory optimizer_of(const std::string& name) {
   FactoryOptions o{.lr = 5e-3, .decay_rule = DecayRule::upstream_inverted};
   if (name == "accum_adam") return optim_fn_accum_adam(o);
@@ -165,7 +166,7 @@ ScheduleFactory cosine(double lr) {
 struct Config {
   bool is_mlp = true;
   std::string optimizer;
-  double clip_norm = 0;  // 0: not
+  double clip_norm = 0;  // 0: no clipping
   Topology topology;
   double bucket_mb = 0.002;
   bool in_bucket = true;
@@ -278,7 +279,7 @@ TEST(GossipGolden, Models) {
     Config config = parse(name, ranks);
     for (const double mb : {0.002, 0.0, 25.0})
       for (const bool in_bucket : {true, false}) {
-        // The norm of a bucket is another where the bucket is; the file has those of 0.002 MiB.
+        // The norm of a bucket depends on the buckets; the file has the norms for buckets of 0.002 MiB.
         const bool same_buckets = mb == 0.002 || (mb > 0 && want.at("buckets").size() == 1);
         if (config.clip_norm > 0 && !same_buckets) continue;
         config.bucket_mb = mb, config.in_bucket = in_bucket;

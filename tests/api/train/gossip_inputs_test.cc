@@ -1,5 +1,5 @@
-// Decentralised training of the digits network and of the character model against the reference trajectories,
-// and what they say about topologies. Ranks are threads.
+// Decentralised training of the digits network and of the character model, compared with the reference
+// trajectories and with what those show about topologies. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ std::string run(Context& c, TrainOptions o, const json& want, TrainReport& repor
   OURO_RANK_OK(made);
   for (std::size_t step = 0; step < made->losses.size(); ++step) {
     OURO_RANK_CLOSE(made->losses[step], want["trajectory"][step][0].get<double>(), step, "mean loss");
-    if (step > 0)  // the reference shows its first update a step later
+    if (step > 0)  // the reference shows its first update one step later
       OURO_RANK_CLOSE(made->consensus[step], want["trajectory"][step][1].get<double>(), step, "consensus");
   }
   OURO_RANK_CHECK(json(made->blocks) == want.at("blocks"), "{}", json(made->blocks).dump());
@@ -39,7 +39,7 @@ std::string run(Context& c, TrainOptions o, const json& want, TrainReport& repor
   return "";
 }
 
-/// What was recorded and what ouro gave, up to the last step that was run.
+/// The recorded and the obtained values, up to the last step that was run.
 struct Curves {
   std::vector<double> losses, consensus;
 };
@@ -65,7 +65,8 @@ bool clearly_closer(const Curves& a, const Curves& b) {
   return a.consensus.back() < 0.99 * b.consensus.back();
 }
 
-/// Whether losses end alike and who ends closer together is with ouro as in the record.
+/// ouro and the record agree on whether losses end alike, and on which of the two topologies ends with the
+/// ranks closer together.
 void expect_same_order(const Outcome& one, const Outcome& complete) {
   EXPECT_EQ(alike(one.got, complete.got), alike(one.wanted, complete.wanted));
   if (clearly_closer(complete.wanted, one.wanted)) {
@@ -77,7 +78,7 @@ void run_all(const std::string& model) {
   const std::string kind = "decentralised runs of " + model,
                     pairs = "topologies beside complete, runs of " + model;
   CasesRun cases{kind, pairs};
-  std::map<int, std::map<std::string, Outcome>> outcomes;  // by ranks and topology
+  std::map<int, std::map<std::string, Outcome>> outcomes;  // by number of ranks and topology
   for_each_run("decent_dp_real_inputs.json", [&](int ranks, const std::string& name, const json& want) {
     NameParts parts(name);
     const std::string of = parts.first();

@@ -1,5 +1,5 @@
-// Decentralised training whose processes are killed in the middle of a step: what they saved continues in
-// others, with the bits of a run that nobody killed.
+// Decentralised training whose processes are killed in the middle of a step: the saved state continues in
+// other processes, with the bits of an uninterrupted run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr int kRanks = 2, kSteps = 9, kKilledIn = 5;
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder {
   fs::path path = fs::temp_directory_path() / fmt::format("ouro-killed-{}", ::getpid());
   Folder() { fs::create_directory(path); }
@@ -31,7 +31,7 @@ struct Folder {
   fs::path of(const char* what, int rank) const { return path / fmt::format("{}-{}", what, rank); }
 };
 
-/// Whole or not at all, whenever the process ends.
+/// Writes completely or not at all, whenever the process ends.
 void write_file(const fs::path& to, CBytes bytes) {
   const fs::path part = to.string() + ".part";
   std::ofstream(part, std::ios::binary)
@@ -45,7 +45,7 @@ Bytes read_file(const fs::path& from) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Trains from what was saved, if anything was, and saves after each step. At the end leaves its parameters.
+/// Trains from the saved state, if there is any, and saves after each step. At the end stores its parameters.
 std::string train(Context& c, const Folder& folder, const char* run, bool dies) {
   Model model = two_vectors();
   GossipOptions o = options(kRanks);
@@ -58,7 +58,7 @@ std::string train(Context& c, const Folder& folder, const char* run, bool dies) 
   OURO_RANK_CHECK(made->steps() == (resumes ? kKilledIn : 0), "{} steps", made->steps());
   while (made->steps() < kSteps) {
     if (dies &&
-        made->steps() == kKilledIn) {    // its exchange is under way, and half of its gradients are there
+        made->steps() == kKilledIn) {    // its exchange is in flight, and half of its gradients are ready
       OURO_RANK_OK(barrier(c.world()));  // both have saved
       OURO_RANK_OK(made->begin_step());
       OURO_RANK_OK(made->grad_ready(1));
@@ -94,7 +94,7 @@ TEST(GossipKilled, ContinuesWithTheSameBits) {
   }
 }
 
-/// Rank 1 dies when the mean is written to its second parameter: what rank 0 has of the mean is given back.
+/// Rank 1 dies when the mean is written to its second parameter: rank 0 must undo its part of the mean.
 TEST(GossipKilled, InAnAverageTheOthersKeepTheirOwn) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   constexpr std::size_t kMany = 1 << 20;

@@ -1,4 +1,4 @@
-// Decentralised training that is misused, on one rank or on all, and ranks that die in mid-exchange.
+// Misuse of decentralised training, on one rank or on all, and ranks that die during an exchange.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace {
 
 using namespace ouro::test;  // NOLINT
 
-/// What rank 1 has otherwise than the others, and what all are told.
+/// What rank 1 has differently from the others, and the error that all get.
 struct Difference {
   const char* name;
   std::function<void(std::vector<Param>&, std::vector<Buffer>&, GossipOptions&)> make;
@@ -68,7 +68,7 @@ TEST(GossipMisuse, RanksThatDifferAreToldSo) {
   }
 }
 
-/// The same rows, and another number of vectors: not the same training.
+/// The same rows, but another number of vectors: not the same training.
 TEST(GossipMisuse, TopologiesOfOtherVectorsAreToldSo) {
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();
@@ -145,7 +145,7 @@ TEST(GossipMisuse, CallsOutOfTurn) {
     OURO_RANK_OK(t.begin_step(false));
     OURO_RANK_CHECK(says(t.grad_ready(0), "begin_step"), "evaluation");
     OURO_RANK_OK(t.begin_step());
-    OURO_RANK_OK(t.begin_step());  // nothing was ready: the same step again
+    OURO_RANK_OK(t.begin_step());  // nothing was ready, so the same step starts again
     OURO_RANK_CHECK(says(t.grad_ready(3), "parameter 3 of 3") && says(t.grad_ready(2), "frozen"), "index");
     OURO_RANK_OK(t.grad_ready(1));
     OURO_RANK_CHECK(says(t.grad_ready(1), "already") && says(t.begin_step(), "end_backward"), "twice");
@@ -164,7 +164,8 @@ TEST(GossipMisuse, CallsOutOfTurn) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-/// An average that is in force when gradients come would be written over the next parameters by its end.
+/// If an average were in force when gradients arrive, its end would overwrite the parameters of the
+/// next step.
 TEST(GossipMisuse, StepsUnderAnAverage) {
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();
@@ -177,7 +178,7 @@ TEST(GossipMisuse, StepsUnderAnAverage) {
     OURO_RANK_CHECK(says(made->grad_ready(0), "in force") && says(made->end_backward(), "in force"), "");
     OURO_RANK_OK(average->revert());
     OURO_RANK_OK(train_step(*made, kOrder, loss_of(c.rank())));
-    // Nor may what is loaded be written over.
+    // Nor may it overwrite loaded parameters.
     auto state = made->save();
     OURO_RANK_OK(state);
     Model again = two_vectors();
@@ -209,7 +210,7 @@ TEST(GossipMisuse, RanksThatKeepAnAverageAndRanksThatDoNot) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-/// One rank has its model on a GPU: told at once, not at the deadline.
+/// One rank has its model on a GPU: all get an error at once, not at the deadline.
 TEST(GossipMisuse, HostsAndGpusMixed) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
   const auto body = [](Context& c) -> std::string {
@@ -245,7 +246,7 @@ std::string leave_out(Context& c, bool find_unused, int at) {
       OURO_RANK_CHECK((g[0] == 0) == leaves, "step {}: {}", step, g[0]);
       continue;
     }
-    // Who waits neither for rank 1 nor for one that does hears of it in a later round of the ring.
+    // A rank that waits neither for rank 1 nor for one that does gets the error in a later round of the ring.
     if (loss.ok() && !leaves) continue;
     OURO_RANK_CHECK(says(loss.status(), "parameter 'b'"), "step {}: {}", step, loss.status().message());
     OURO_RANK_CHECK(says(made->begin_step(), "parameter 'b'") && says(made->status(), "parameter 'b'"), "");
@@ -300,7 +301,7 @@ TEST(GossipMisuse, OtherRates) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-/// A function of the user's that throws on one rank ends the trainer on all, at once.
+/// If a user's function throws on one rank, the trainer ends on all, at once.
 TEST(GossipMisuse, FunctionsThatThrow) {
   const std::vector<std::function<void(GossipOptions&)>> all = {
       [](GossipOptions& o) { o.optimizer = [](auto) -> Result<std::unique_ptr<Optimizer>> { throw 7; }; },
@@ -323,7 +324,7 @@ TEST(GossipMisuse, FunctionsThatThrow) {
   }
 }
 
-/// An average that is in force keeps what it has to give back.
+/// An average in force keeps the values that it has to restore.
 TEST(GossipMisuse, AnAverageThatOutlivesItsTrainer) {
   const auto body = [](Context& c) -> std::string {
     for (const bool stepped : {false, true}) {
@@ -375,7 +376,7 @@ TEST(GossipFailure, DeathOfARankIsToldToAll) {
   EXPECT_THAT(said, testing::HasSubstr("rank 1: told"));
 }
 
-/// A trainer that goes while the others still exchange does not hold anybody up.
+/// Destroying a trainer while the others still exchange must not block any rank.
 TEST(GossipFailure, DestructionDoesNotWait) {
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();
@@ -385,7 +386,7 @@ TEST(GossipFailure, DestructionDoesNotWait) {
     OURO_RANK_OK(barrier(c.world()));
     if (c.rank() == 0) return "";
     const auto loss = train_step(*made, kOrder, loss_of(c.rank()));
-    (void)loss.ok();  // may have got what it needs, or not
+    (void)loss.ok();  // may or may not have received what it needs
     return "";
   };
   EXPECT_EQ(run_threads(2, body), "");

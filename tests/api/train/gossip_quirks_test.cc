@@ -1,6 +1,6 @@
-// The small cases in which ouro corrects the original, and the layouts of buckets. Their file is prose: the
-// cases are here, and the project's own copy has the figures, whatever OURO_GOLDEN_DIR says. Ranks are
-// threads.
+// The small cases in which ouro corrects the original, and the layouts of buckets. The reference file is
+// prose, so the cases are here; the figures are always from the project's own copy, whatever OURO_GOLDEN_DIR
+// is. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include "tests/api/train/gossip_ranks.h"
@@ -12,7 +12,7 @@ namespace {
 using namespace ouro::test;  // NOLINT
 using nlohmann::json;
 
-/// Two ranks, loss 0.5 (x - (rank + 1))^2, from 0; x after each step.
+/// Two ranks with the loss 0.5 (x - (rank + 1))^2, starting at 0; returns x after each step.
 Result<std::vector<double>> two_ranks(Context& c, GossipOptions o, int steps,
                                       bool clear_before_forward = false, int overflow_on_1_at = -1,
                                       std::vector<double>* scales = nullptr) {
@@ -37,7 +37,8 @@ Result<std::vector<double>> two_ranks(Context& c, GossipOptions o, int steps,
   return trajectory;
 }
 
-/// The list of a rank, from t = 1 on (the reference shows the first update a step later).
+/// Compares with the recorded list of a rank, from t = 1 on (the reference shows the first update one
+/// step later).
 std::string compare(const std::vector<double>& got, const json& want, const char* what) {
   for (std::size_t t = 1; t < want.size(); ++t)
     OURO_RANK_CHECK(std::abs(got[t + 1] - want[t].get<double>()) <= 1e-12, "{}, t = {}: {} in place of {}",
@@ -77,7 +78,7 @@ TEST(GossipQuirks, Corrections) {
           !wrong.empty())
         return wrong;
     }
-    // One rank's overflow is everybody's; or each rank's own, where asked for.
+    // An overflow on one rank applies to all ranks, or, on request, only to that rank.
     for (const ScalerScope scope : {ScalerScope::all, ScalerScope::local}) {
       const json& want = all.at("scaler_inf_on_rank1_at_t2")
                              .at(scope == ScalerScope::all ? "correct_x_and_scale" : "x_and_scale")

@@ -1,5 +1,5 @@
-// A model's memory on one rank, a training step as its user writes it, and figures over all ranks.
-// Used by the tests of decentralised training.
+// A model's memory on one rank, a training step as a user writes it, and figures over all ranks. Used by the
+// tests of decentralised training.
 #pragma once
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ using models::Gradients;
 using models::Tensor;
 using models::Values;
 
-/// What a user has before a trainer: values and gradients, in memory of his own.
+/// What a user has before making a trainer: values and gradients, in the user's memory.
 struct Model {
   std::vector<Tensor> tensors;
   std::vector<std::vector<double>> values, grads;
@@ -37,7 +37,7 @@ struct Model {
       list.push_back({tensors[i].name, std::span(values[i]), std::span(grads[i]), tensors[i].shape});
     return list;
   }
-  /// The same in memory of that GPU, which lives as long as this.
+  /// The same in memory of that GPU, which lives as long as this object.
   std::vector<train::Param> params_on(Device gpu) {
     std::vector<train::Param> list = params();
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -53,16 +53,16 @@ struct Model {
 
 inline bool on_host(const View& v) { return v.device.kind == Device::Kind::host; }
 
-/// A loss and its gradients, for parameters wherever they are.
+/// Computes a loss and its gradients.
 using LossOf = std::function<double(Values, Gradients)>;
 
-/// Gradients are cleared, computed (on the host, wherever parameters are) and told ready in `order`; the loss
-/// of this rank.
+/// One step: clears gradients, computes them (on the host, wherever parameters are) and reports them ready in
+/// `order`. Returns the loss of this rank.
 inline Result<double> train_step(train::GossipTrainer& t, std::span<const int> order, const LossOf& loss_of) {
   OURO_TRY(t.begin_step());
   std::vector<const double*> values;
   std::vector<double*> grads;
-  std::deque<std::vector<double>> copies;  // of what is on a GPU
+  std::deque<std::vector<double>> copies;  // of parameters that are on a GPU
   const auto here = [&](const View& v) {
     return on_host(v) || v.data == nullptr ? static_cast<double*>(v.data)
                                            : copies.emplace_back(v.count).data();
@@ -83,7 +83,7 @@ inline Result<double> train_step(train::GossipTrainer& t, std::span<const int> o
   return loss;
 }
 
-/// All parameters, one after the other, in the order of the list.
+/// All parameters, concatenated in the order of the list.
 inline std::vector<double> flat(const train::GossipTrainer& t) {
   std::vector<double> all;
   for (const train::Param& p : t.params()) {
@@ -103,7 +103,7 @@ inline double norm(const std::vector<double>& v) {
   return std::sqrt(std::inner_product(v.begin(), v.end(), v.begin(), 0.0));
 }
 
-/// How far the ranks are from each other: sqrt(sum of ||x_r - mean||^2 / N), and the mean.
+/// The distance between ranks: sqrt(sum of ||x_r - mean||^2 / N), and the mean.
 struct Consensus {
   double rms = 0;
   std::vector<double> mean;
@@ -118,7 +118,7 @@ inline Result<Consensus> consensus(Group& g, const std::vector<double>& x) {
   return Consensus{std::sqrt((*all)[0]), std::move(*mean)};
 }
 
-/// Of the golden files: relative 1e-10 up to step 10, then 1e-8; absolute 1e-12 below 1e-4.
+/// The tolerance of the golden files: relative 1e-10 up to step 10, then 1e-8; absolute 1e-12 below 1e-4.
 inline bool close(double got, double want, std::size_t step, double looser = 1) {
   const double relative = step <= 10 ? 1e-10 : 1e-8;
   return std::abs(got - want) <= looser * (std::abs(want) < 1e-4 ? 1e-12 : relative * std::abs(want));
@@ -133,7 +133,7 @@ inline bool close(double got, double want, std::size_t step, double looser = 1) 
 
 inline train::OptimizerFactory plain_sgd(double lr) { return train::optim_fn_sgd({.lr = lr}); }
 
-/// Loss 0.5 ||x - centre||^2 of one vector.
+/// The loss 0.5 ||x - centre||^2 of one vector.
 inline LossOf quadratic(std::vector<double> centre, double factor = 1) {
   return [centre = std::move(centre), factor](Values x, Gradients g) {
     double loss = 0;
@@ -149,7 +149,7 @@ inline LossOf quadratic(std::vector<double> centre, double factor = 1) {
 // ---- two small vectors ------------------------------------------------------------------------------
 
 inline constexpr std::size_t kCount = 5;
-inline const std::vector<int> kOrder = {1, 0};  // in which their gradients become ready
+inline const std::vector<int> kOrder = {1, 0};  // the order in which their gradients become ready
 
 inline std::vector<double> centre(int rank) {
   std::vector<double> c(kCount);

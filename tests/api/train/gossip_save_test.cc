@@ -1,5 +1,5 @@
-// What a decentralised trainer keeps and gives back: averages and the way back from them, saved states, the
-// hook before a mix. Ranks are threads.
+// State of a decentralised trainer: averages and reverting them, saved states, the hook before a mix. Ranks
+// are threads.
 #include <gtest/gtest.h>
 
 #include "tests/api/train/gossip_ranks.h"
@@ -133,7 +133,7 @@ TEST(GossipSave, BelongsToItsRankAndModel) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-/// States of different steps would make ranks wait for exchanges that do not come.
+/// States of different steps would make ranks wait for exchanges that never happen.
 TEST(GossipSave, OfDifferentStepsIsRefusedEverywhere) {
   const auto body = [](Context& c) -> std::string {
     Model a = two_vectors(), b = two_vectors();

@@ -1,5 +1,5 @@
-// The step of decentralised training against its formula, for every topology and variation; the small cases
-// in which ouro corrects the original; averages; devices. Ranks are threads.
+// The step of decentralised training compared with its formula, for every topology and variation; the small
+// cases in which ouro corrects the original; averages; devices. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -18,11 +18,11 @@ using namespace ouro::test;  // NOLINT
 
 constexpr double kLr = 0.1;
 
-/// The formulas, for all ranks at once.
+/// The formulas, evaluated for all ranks.
 struct Formula {
   Topology topology;
   double adaptive = 1, lr = kLr;
-  std::vector<std::vector<double>> x, y;  // by rank; y: the second vector
+  std::vector<std::vector<double>> x, y;  // by rank; y is the second vector
   std::int64_t step = 0;
 
   explicit Formula(Topology t) : topology(std::move(t)) {
@@ -62,7 +62,7 @@ Model vector_model(double start = 0.5) {
   return m;
 }
 
-/// Steps of the trainer beside those of the formula.
+/// Compares steps of the trainer with those of the formula.
 std::string follow(Context& c, const Topology& topology, const std::string& name, double adaptive,
                    int steps) {
   Model model = vector_model();
@@ -82,7 +82,7 @@ std::string follow(Context& c, const Topology& topology, const std::string& name
       OURO_RANK_CHECK(std::abs(x[k] - want) <= 1e-12, "{}, n = {}, step {}: {} in place of {}", name,
                       c.world_size(), step, x[k], want);
     }
-    // mean X_{t+1} = mean X_t + mean U, whatever the topology: of a quadratic, a trajectory of its own.
+    // mean X_{t+1} = mean X_t + mean U, whatever the topology: for a quadratic, a closed trajectory.
     const auto mean = mean_of(c.world(), x);
     OURO_RANK_OK(mean);
     double centres = 0;
@@ -121,7 +121,7 @@ TEST_P(Gossip, EveryTopologyFollowsTheFormula) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, Gossip, testing::Range(1, 10));
 
-/// The tests above must be able to fail: each of these trains otherwise than the formula says.
+/// Checks that the tests above can fail: each of these trains differently from the formula.
 TEST(GossipMutants, AreSeen) {
   const auto body = [](Context& c) -> std::string {
     const auto two = [](double w) { return *Topology::from_rounds(2, {{{{0, 1}, w}}}); };
@@ -160,8 +160,8 @@ TEST(GossipMutants, AreSeen) {
 
 // ---- timing, devices ------------------------------------------------------------------------------
 
-/// Parameters of two types and an unequal size of buckets; delays between steps, between the buckets of a
-/// step, on the user's stream; the same bits.
+/// Parameters of two types and an odd bucket size; delays between steps, between the buckets of a step, and
+/// on the user's stream: always the same bits.
 TEST(GossipTiming, DoesNotMatter) {
   const auto body = [](Context& c) -> std::string {
     std::vector<std::vector<double>> ends;
@@ -221,7 +221,7 @@ TEST(GossipTiming, DoesNotMatter) {
   EXPECT_EQ(run_threads(4, body), "");
 }
 
-/// Parameters of 16 bits, stored channels last, with f32 masters: near a run in f32; a mean cannot be kept.
+/// 16-bit parameters, stored channels last, with f32 masters: close to a run in f32; a mean cannot be kept.
 TEST(GossipTypes, SixteenBitsFollowFloat) {
   const auto body = [](Context& c) -> std::string {
     using arith::BFloat16;
@@ -261,7 +261,8 @@ TEST(GossipTypes, SixteenBitsFollowFloat) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-/// On a fake device in ctest; exchanges pass through the host, updates run there: the bits of the host.
+/// On a fake device in ctest: exchanges pass through the host and updates run on the device, with the same
+/// bits as on the host.
 TEST(GossipDevice, HasTheBitsOfTheHost) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
   const auto body = [](Context& c) -> std::string {

@@ -1,5 +1,5 @@
-// A job on which an algorithm is forced (OURO_ALGO): what the library exchanges for itself is not concerned,
-// calls of the user are.
+// A job with a forced algorithm (OURO_ALGO): it applies to calls of the user, but not to the library's
+// own exchanges.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@
 namespace ouro::test {
 namespace {
 
-/// OURO_ALGO while this lives.
+/// Sets OURO_ALGO while an object lives.
 class Forced {
  public:
   explicit Forced(std::string_view algorithm) { ::setenv("OURO_ALGO", std::string(algorithm).c_str(), 1); }
@@ -40,7 +40,7 @@ std::string groups_and_memory(Context& c) {
   OURO_RANK_OK(part);
   OURO_RANK_CHECK(part->size() == (c.rank() % 2 == 0 ? 2 : 1), "{}", part->size());
   OURO_RANK_OK(barrier(*part, kAuto));
-  if (hosts_of(3) > 1) return "";  // memory is shared within a host
+  if (hosts_of(3) > 1) return "";  // memory is shared within a host only
   auto shared = g.alloc_shared(100);
   OURO_RANK_OK(shared);
   const std::vector<float> x(10, static_cast<float>(c.rank()));
@@ -74,7 +74,7 @@ std::string comparisons(Context& c) {
   return "";
 }
 
-/// A call of the user's own is carried out by the algorithm, or refused; the group goes on in both cases.
+/// A call of the user either uses the algorithm or is refused; the group continues in both cases.
 std::string own_call(Context& c, std::string_view algorithm) {
   Group& g = c.world();
   std::vector<float> in(1000, static_cast<float>(c.rank() + 1)), out(1000);
@@ -92,7 +92,7 @@ std::string own_call(Context& c, std::string_view algorithm) {
     OURO_RANK_CHECK(concerned && s.reason() == Reason::invalid, "{}", s.message());
   }
   OURO_RANK_OK(g.status());
-  // The same call is the rules' if it says so, and explained so.
+  // The same call uses the rules if it requests that, and explain() says so.
   std::fill(out.begin(), out.end(), 0.0f);
   OURO_RANK_OK(all_reduce(g, std::span<const float>(in), std::span(out), ReduceOp::sum, kAuto));
   OURO_RANK_CHECK(out == std::vector<float>(1000, 6), "{}", out[0]);
@@ -115,7 +115,7 @@ TEST_P(JobAlgorithmOf, IsForCallsOfTheUserAlone) {
             }));
 }
 
-/// The norm of all gradients is summed up in rank order, which a ring does not do.
+/// The norm of all gradients is summed in rank order, which a ring does not do.
 TEST(JobAlgorithm, LeavesTheNormOfAShardedTrainerAlone) {
   const Forced job("ring");
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
@@ -124,7 +124,7 @@ TEST(JobAlgorithm, LeavesTheNormOfAShardedTrainerAlone) {
               o.numerics = Numerics::fast;
               o.clip_norm = 1;
               auto made = train::ShardedTrainer::create(c.world(), model.params(), o);
-              // The broadcast of the parameters has no ring, the reduction of the gradients has one.
+              // The broadcast of the parameters has no ring; the reduction of the gradients has one.
               OURO_RANK_OK(made);
               OURO_RANK_OK(shard_step<float>(*made, c.rank(), 0));
               OURO_RANK_CHECK(made->grad_norm() > 0, "{}", made->grad_norm());

@@ -1,5 +1,5 @@
-// The reference tables of parallel layouts and of rank layouts, every field of every rank.
-// The layouts' examples and refusals are in layout_test.cc.
+// The reference tables of parallel layouts and of rank layouts, every field of every rank. layout_test.cc has
+// the layouts' examples and refusals.
 #include "ouro/train/layout.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ json of(const std::optional<T>& x, const F& f) {
   return x ? json(f(*x)) : json();
 }
 
-/// All fields that a reference record has, as `layout` says them.
+/// All fields of a reference record, taken from `layout`.
 json record(const ParallelLayout& l) {
   json r;
   r["rank"] = l.rank;
@@ -58,7 +58,7 @@ TEST(LayoutGolden, Federated) {
     if (!c.at("hsdp").is_null()) o.hsdp = c.at("hsdp").get<int>();
     for (const json& want : c.at("ranks")) {
       o.rank = want.at("rank");
-      // Records that are not refusals show what the options for compatibility give.
+      // Records that are not refusals show the result with the compatibility options.
       o.fallback = want.contains("exception") ? Fallback::none : Fallback::drop_hsdp;
       const auto got = ParallelLayout::make(o);
       cases.add("federated ranks");
@@ -98,7 +98,7 @@ json record(const RankLayout& l, int rank) {
           {"groups_created", l.groups()}};
 }
 
-/// Where ouro differs from the records on purpose: ranks that belong to no agent group, a coordinator that
+/// Where ouro deliberately differs from the records: ranks that belong to no agent group, a coordinator that
 /// serves nobody.
 bool says_nothing(RankRule rule, const RankLayout& l, int rank, const std::string& field) {
   if (field == "agent_group_id")

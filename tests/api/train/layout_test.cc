@@ -1,5 +1,5 @@
 // Parallel layouts, meshes and rank layouts: examples, properties and refusals of their definitions, and the
-// groups among real ranks. The reference tables are in layout_golden_test.cc.
+// groups with real ranks. layout_golden_test.cc has the reference tables.
 #include "ouro/train/layout.hpp"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ ParallelLayout layout(int rank, Ints sizes, std::optional<int> hsdp,
   return *made;
 }
 
-/// (4,2), L = 2: senders 0,3 and 4,5.
+/// (4,2), L = 2: the senders are 0,3 and 4,5.
 TEST(ParallelLayouts, Example) {
   const std::vector<Ints> federated{{0, 4}, {1}, {2}, {3, 5}, {0, 4}, {3, 5}};
   const std::vector<Ints> replica{{0, 2}, {1, 3}, {0, 2}, {1, 3}, {4}, {5}};
@@ -40,12 +40,12 @@ TEST(ParallelLayouts, Example) {
     EXPECT_EQ(l.receive_from.value_or(-1), from[r]);
     EXPECT_EQ(l.is_sender, from[r] < 0);
     EXPECT_THAT(l.replica->world_size, ElementsAre(2, 1));
-    // Where sizes differ there is nothing symmetric: the same groups.
+    // If sizes differ, this option gives the same groups.
     EXPECT_EQ(layout(r, {4, 2}, 2, FederatedGroups::all_replicas).federated_group, l.federated_group);
   }
 }
 
-/// In equal sites: senders alone meet, or everybody meets its counterpart.
+/// With equal sites: either only senders form groups, or every rank forms one with its counterparts.
 TEST(ParallelLayouts, BothKindsOfFederatedGroups) {
   for (const int width : {1, 2, 4})
     for (int r = 0; r < 12; ++r) {
@@ -89,7 +89,8 @@ TEST(ParallelLayouts, Refuses) {
   EXPECT_TRUE(refused({.rank = 0, .world_size = 0}));
   EXPECT_TRUE(refused({.world_size = 4, .hsdp = 0}));
   EXPECT_TRUE(refused({.world_size = 4, .hsdp = 3}));
-  EXPECT_TRUE(refused({.world_size = 4, .hsdp = 3, .fallback = Fallback::drop_hsdp}));  // not federated
+  // Not a federated layout.
+  EXPECT_TRUE(refused({.world_size = 4, .hsdp = 3, .fallback = Fallback::drop_hsdp}));
   EXPECT_TRUE(refused({.world_size = 4, .federations = {3, 2}, .hsdp = 1}));
   EXPECT_TRUE(refused({.world_size = 4, .federations = {4, 0}, .hsdp = 1}));
   EXPECT_TRUE(refused({.world_size = 4, .federations = {3, 1}}));
@@ -133,7 +134,7 @@ TEST(Meshes, AnyDimension) {
   EXPECT_THAT(*mesh.along("c", 17), ElementsAre(16, 17, 18, 19));
   EXPECT_EQ(mesh.along("d", 17).status().code(), Code::invalid);
   EXPECT_EQ(mesh.along("a", 24).status().code(), Code::invalid);
-  // The lines along an axis cut the mesh into disjoint sets.
+  // The lines along an axis partition the mesh.
   for (const std::string& axis : axes)
     for (int r = 0; r < 24; ++r) {
       const Ints line = *mesh.along(axis, r);
@@ -207,7 +208,7 @@ TEST(RankLayouts, Examples) {
   EXPECT_THAT(l.buffer_ranks(), ElementsAre(1, 3, 5, 7));
 }
 
-/// Whatever the numbers: every rank has one role, and every agent a buffer that serves it.
+/// Whatever the numbers, every rank has one role, and every agent a buffer that serves it.
 TEST(RankLayouts, EveryRankHasOneRole) {
   int made = 0;
   for (int n = 1; n <= 12; ++n)
@@ -217,14 +218,15 @@ TEST(RankLayouts, EveryRankHasOneRole) {
           for (const RankRule rule : {RankRule::contiguous, RankRule::interleaved})
             for (int hosts = 1; hosts <= 3; ++hosts) {
               RankLayoutOptions o{n, buffers, groups, coordinator, rule, {}};
-              for (int r = 0; r < n; ++r) o.hosts.push_back(std::to_string(r % hosts));  // scattered
+              // Ranks of a host are not consecutive.
+              for (int r = 0; r < n; ++r) o.hosts.push_back(std::to_string(r % hosts));
               const auto l = RankLayout::make(o);
               const int training = n - buffers - coordinator;
               if (training < 1 || training < buffers || training % groups != 0) {
                 EXPECT_EQ(l.status().code(), Code::invalid);
                 continue;
               }
-              if (!l.ok()) {  // a host with too few ranks
+              if (!l.ok()) {  // a host has too few ranks
                 EXPECT_TRUE(rule == RankRule::interleaved && hosts > 1) << l.status().message();
                 continue;
               }
@@ -252,17 +254,17 @@ TEST(RankLayouts, Refuses) {
   EXPECT_TRUE(refused({.world_size = 4, .agent_groups = 0}));
   EXPECT_TRUE(refused({.world_size = 1, .coordinator = true}));
   EXPECT_TRUE(refused({.world_size = 4, .hosts = {"a"}}));
-  // Three ranks of the first host hold one agent short of two buffers'.
+  // The three ranks of the first host are one too few for two buffers with their agents.
   EXPECT_TRUE(
       refused({.world_size = 9, .buffers = 4, .hosts = {"a", "a", "a", "b", "b", "b", "b", "b", "b"}}));
-  // The coordinator is alone on its host, whose buffer has no place.
+  // The coordinator is alone on its host, so there is no place for that host's buffer.
   EXPECT_TRUE(
       refused({.world_size = 5, .buffers = 2, .coordinator = true, .hosts = {"a", "a", "a", "a", "b"}}));
 }
 
 // ---- groups ---------------------------------------------------------------------------------------
 
-/// Each group of the plan sums the ranks of its members.
+/// Each group of the plan sums over exactly its members.
 TEST(LayoutGroups, SumTheirMembers) {
   for (const auto mode : {test::Mode::threads, test::Mode::processes}) {
     OURO_SKIP_PROCESSES_UNDER_TSAN(mode);
@@ -307,7 +309,7 @@ TEST(LayoutGroups, SumTheirMembers) {
   }
 }
 
-/// Whoever chooses a deadline gets it; who does not, gets more than other groups have.
+/// A chosen deadline is used; without one, these groups have a longer default than other groups.
 TEST(LayoutGroups, WaitForAnHourUnlessTold) {
   const auto shard_deadline = [](const InitOptions& init, const GroupOptions& options) {
     auto ranks = Context::threads(1, init);
@@ -325,7 +327,8 @@ TEST(LayoutGroups, WaitForAnHourUnlessTold) {
   unsetenv("OURO_DEADLINE");
 }
 
-/// Groups cost next to nothing before they are used: 33 of them less than a millisecond, at best of 20 times.
+/// Groups cost almost nothing before they are used: 33 of them take less than a millisecond, in the best of
+/// 20 attempts.
 TEST(TimedLayoutGroups, AreMadeInNoTime) {
   if (OURO_TEST_TSAN) GTEST_SKIP() << "instrumented code has times of its own";
   EXPECT_EQ("", test::run_threads(4, [](Context& c) -> std::string {

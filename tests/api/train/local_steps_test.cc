@@ -20,7 +20,7 @@ using test::run_threads;
 
 using MakeServer = std::function<Result<std::unique_ptr<Optimizer>>()>;
 
-/// Deltas of 16 and 8 bits follow the full ones within their rounding; all ranks hold the same bits.
+/// 16-bit and 8-bit deltas follow the full ones within their rounding; all ranks have the same bits.
 TEST(LocalSteps, SmallDeltasFollowTheFullOnes) {
   constexpr std::size_t kCount = 700;  // three blocks, one of them short
   std::vector<float> results[3];
@@ -114,7 +114,8 @@ TEST(LocalSteps, LayersThatAreFilteredOutStayLocal) {
       }));
 }
 
-/// Ranks of a round that do not fit: everybody is told, whatever the delta travels as, and keeps what it has.
+/// Ranks of a round that do not match: all get an error, whatever the format of the delta, and keep
+/// their parameters.
 TEST(LocalSteps, RanksThatDifferAreToldAndKeepWhatTheyHave) {
   using Change = std::function<void(test::Model<float>&, LocalStepsOptions&, std::unique_ptr<Optimizer>&)>;
   const Change changes[] = {
@@ -149,7 +150,7 @@ TEST(LocalSteps, RanksThatDifferAreToldAndKeepWhatTheyHave) {
               }));
 }
 
-/// A mean that fails on its way through a GPU's stream does not become a step.
+/// A mean that fails in a GPU's stream must not become a step.
 TEST(LocalSteps, AMeanThatFailsOnAGpuIsNoStep) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
@@ -162,7 +163,7 @@ TEST(LocalSteps, AMeanThatFailsOnAGpuIsNoStep) {
               auto local = LocalSteps::create(*groups, {&p, 1}, *fed_avg(), {.inner_steps = 1});
               OURO_RANK_OK(local);
               OURO_RANK_OK(local->step(*stream));
-              if (c.rank() == 1) {  // never comes to the second round
+              if (c.rank() == 1) {  // never enters the second round
                 std::this_thread::sleep_for(std::chrono::milliseconds(200));
                 groups->federated[0].abort("enough");
                 return "";

@@ -1,4 +1,4 @@
-// Messages between ranks: whole, of any length, from anybody, and beside others that are still on their way.
+// Messages between ranks: complete, of any length, from any source, and while others are still in flight.
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -105,7 +105,7 @@ TEST(Mailbox, KeepsOrderOfEveryLengthBesideCollectives) {
               }
               for (const Work& w : works) {
                 OURO_RANK_OK(w.wait());
-                OURO_RANK_OK(w.wait());  // any number of times
+                OURO_RANK_OK(w.wait());  // may be repeated
                 OURO_RANK_CHECK(w.test(), "an ended send");
               }
               receiver.join();
@@ -173,7 +173,7 @@ TEST(Mailbox, RefusesAndTimesOut) {
               auto nothing = mail->probe();
               OURO_RANK_OK(nothing);
               OURO_RANK_CHECK(!nothing->has_value(), "a message out of nowhere");
-              // And the group is whole.
+              // The group still works.
               OURO_RANK_OK(mail->send(bytes_of({1, 2}), 1 - c.rank(), 9));
               auto m = mail->recv(1 - c.rank(), 9);
               OURO_RANK_OK(m);
@@ -182,7 +182,8 @@ TEST(Mailbox, RefusesAndTimesOut) {
             }));
 }
 
-/// Half of a large message is here and its sender has stopped: messages of others are received meanwhile.
+/// Half of a large message has arrived and its sender is stopped: messages from others are
+/// received meanwhile.
 TEST(Mailbox, AHalfMessageHoldsUpNobodyElse) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(test::Mode::processes);
   EXPECT_EQ("", test::run_processes(3, [](Context& c) -> std::string {
@@ -195,7 +196,7 @@ TEST(Mailbox, AHalfMessageHoldsUpNobodyElse) {
               if (c.rank() == 0) {
                 auto work = mail->isend(Bytes(kLarge, std::byte{5}), 1);
                 OURO_RANK_OK(work);
-                std::this_thread::sleep_for(200ms);  // as much of it as nobody takes
+                std::this_thread::sleep_for(200ms);  // time to send as much as fits without a receiver
                 ::raise(SIGSTOP);
                 OURO_RANK_OK(work->wait());
               } else if (c.rank() == 2) {

@@ -1,4 +1,4 @@
-# How many bytes a mix with one peer moves between two hosts, by the counters of their interfaces: one set of parameters
+# The bytes that a mix with one peer moves between two hosts, by the counters of their interfaces: one set of parameters
 # out and one in. No timing. Usage: mix_bytes_test.py BIN CASE. Needs root; skipped without namespaces.
 import pathlib
 import sys
@@ -8,7 +8,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "system/hos
 import lab  # noqa: E402
 
 SIZE = 8 << 20
-MOST = 1.02  # times the least, headers of TCP and of frames, signs of life and acknowledgements included
+MOST = 1.02  # multiple of the minimum, including headers of TCP and of frames, signs of life and acknowledgements
 
 
 class MixBytes(unittest.TestCase):
@@ -26,7 +26,7 @@ class MixBytes(unittest.TestCase):
             sets = [lines[0][way] / SIZE for way in ("sent", "received")]
             print(f"rank {rank}: {sets[0]:.3f} sets sent, {sets[1]:.3f} received")
             for s in sets:
-                self.assertGreater(s, 0.99)  # the counters count; a packet may pass while one is read
+                self.assertGreater(s, 0.99)  # checks that the counters work; a packet may pass while one is read
                 self.assertLess(s, MOST)
 
 

@@ -1,5 +1,5 @@
-// Optimiser steps on views: the same bits everywhere and fused as apart, the forms that must agree, surveys,
-// and every refusal.
+// Optimiser steps on views: the same bits everywhere, and fused as well as separate; forms that must agree,
+// surveys, and every refusal.
 #include <cmath>
 #include <limits>
 
@@ -12,7 +12,7 @@ using namespace ouro::test;
 
 constexpr std::size_t kCount = 1003;
 
-/// A type of parameters. Elements of bf16 are handled as their bits.
+/// A type of parameters. Elements of bf16 are handled as bit patterns.
 struct Layout {
   DType dtype;
   bool master = false;
@@ -78,7 +78,7 @@ struct Room {
 const Row kRow{.self = 0.625, .in = {{1, 0.375}}, .out = {1}};
 constexpr double kAdaptive = 0.3;
 
-/// One step of a rule; with `mixed`, mixing in the same pass.
+/// One step of a rule; with `mixed`, the mix is done in the same pass.
 Status perform(Rule rule, Room& r, bool mixed, const Stream& stream) {
   const GradientScale scale{.inverse = 0.5, .clip = 0.75};
   const View p = r.p.view(), message = r.message.view();
@@ -138,7 +138,7 @@ TEST(OptimSteps, SameBitsEverywhere) {
       }
 }
 
-/// Adaptive mix, update and packing of the message: in one pass as one after the other, bit for bit.
+/// Adaptive mix, update and packing of the message: one pass gives the same bits as three.
 TEST(OptimSteps, FusedAsApart) {
   for (const Layout& layout : kLayouts)
     for (const Rule rule : kRules)
@@ -156,9 +156,9 @@ TEST(OptimSteps, FusedAsApart) {
           };
           ASSERT_TRUE(ok(mix(kAdaptive, kRow)));
           ASSERT_TRUE(ok(perform(rule, apart, false, {})));
-          // The message is the parameter as it now is; bf16 with a master: rounded once, like the parameter.
+          // The message is the updated parameter; for bf16 with a master, rounded once, like the parameter.
           EXPECT_EQ(fused.message.bytes(), apart.p.bytes());
-          ASSERT_TRUE(ok(mix(0, kRow)));  // moves nothing: packs
+          ASSERT_TRUE(ok(mix(0, kRow)));  // a mix of 0 moves nothing and only packs
           EXPECT_EQ(fused.contents(), apart.contents()) << layout.name << ", rule " << static_cast<int>(rule)
                                                         << " on " << name(where) << ", step " << t;
         }
@@ -172,7 +172,7 @@ TEST(OptimSteps, MixIsTheFormula) {
   EXPECT_EQ(message.read<double>()[0], p.read<double>()[0]);
 }
 
-/// A window of one step is Adam, or AdamW, bit for bit in f64.
+/// A window of one step equals Adam, or AdamW, bit for bit in f64.
 TEST(OptimSteps, WindowOfOneIsAdam) {
   for (const bool decoupled : {false, true})
     for (const Where where : {Where::host, Where::gpu}) {
@@ -192,7 +192,7 @@ TEST(OptimSteps, WindowOfOneIsAdam) {
     }
 }
 
-/// Without a count of steps the momentum starts at zero, which is the undamped start.
+/// Without a step count, the momentum starts at zero, which is the undamped start.
 TEST(OptimSteps, SgdWithoutCount) {
   for (const Where where : kEverywhere) {
     Room counted(kLayouts[1], device_of(where)), plain(kLayouts[1], device_of(where));
@@ -210,7 +210,7 @@ TEST(OptimSteps, SgdWithoutCount) {
   }
 }
 
-/// A master copy follows f32; the parameter is it, rounded.
+/// A master copy follows the f32 run; the parameter is the rounded master.
 TEST(OptimSteps, MasterFollowsFloat) {
   Room low(kLayouts[3], {}), high(kLayouts[1], {});
   high.p.write(low.master.read<float>());
@@ -228,7 +228,7 @@ TEST(OptimSteps, MasterFollowsFloat) {
   }
 }
 
-/// A gradient that is not finite: its element as if there had been none; the step counts.
+/// A gradient that is not finite: its element is handled as if there were no gradient; the step counts.
 TEST(OptimSteps, NotFinite) {
   Room r(kLayouts[0], {});
   auto g = numbers<double>(kCount, 5);

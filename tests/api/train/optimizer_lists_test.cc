@@ -1,5 +1,5 @@
-// Whole lists of parameters in one launch: how many launches a step takes, the bits of steps one by one, and
-// what becomes of parameters that step apart, with and without graphs.
+// Whole lists of parameters in one launch: the number of launches of a step, the same bits as steps one by
+// one, and parameters that step separately, with and without graphs.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -60,7 +60,7 @@ struct OptimizerLists : ::testing::Test {
         kRule,
         {.decay_rule = decay_rule ? std::optional(DecayRule::standard) : std::nullopt, .master = true});
   }
-  /// `one` steps these of got, `other` the same of want on the host.
+  /// Steps `got` with `one`, and `want` on the host with `other`, without the `absent` ones.
   void both(Optimizer& one, Optimizer& other, unsigned t, const std::vector<std::size_t>& absent = {},
             double lr = 0.01) {
     got.set_gradients(t), want.set_gradients(t);
@@ -76,7 +76,7 @@ struct OptimizerLists : ::testing::Test {
     for (const std::size_t i : indices) list.push_back(of.params[i]);
     return list;
   }
-  /// Until the next call, 0 ends it: kernels take so long, where the device is emulated.
+  /// Makes kernels take this long on an emulated device; 0 ends it.
   static void slow_kernels(int milliseconds) {
     if (auto* const fake = dynamic_cast<gpu::FakeGpu*>(&gpu::gpu()))
       fake->delay(gpu::FakeOp::kernel, std::chrono::milliseconds(milliseconds));
@@ -88,7 +88,8 @@ struct OptimizerLists : ::testing::Test {
     OURO_TRY(stepped);
     return graph;
   }
-  /// Launches of a step of these, each with its learning rate. -1: not told by this device.
+  /// Number of launches of a step of these parameters, with their learning rates. -1: this device does not
+  /// report it.
   long launches(Optimizer& one, std::span<const Param> params) {
     auto* const fake = dynamic_cast<gpu::FakeGpu*>(&gpu::gpu());
     auto graph = capture(one, params);
@@ -100,7 +101,7 @@ struct OptimizerLists : ::testing::Test {
   }
 };
 
-/// Two types, decaying or not: four lists and no more, however many tensors there are.
+/// Two types, decaying or not: four lists, however many tensors there are.
 TEST_F(OptimizerLists, OneLaunchForEachTypeAndDecay) {
   if (dynamic_cast<gpu::FakeGpu*>(&gpu::gpu()) == nullptr) GTEST_SKIP() << "SKIP (no emulated device)";
   for (const bool rule : {true, false}) {
@@ -111,7 +112,7 @@ TEST_F(OptimizerLists, OneLaunchForEachTypeAndDecay) {
   }
 }
 
-/// Gradients at new addresses: the list is written again while the stream still reads the last one.
+/// Gradients are at new addresses: the list is written again while the stream still reads the old one.
 TEST_F(OptimizerLists, GradientsMayMove) {
   auto one = make(), other = make();
   auto* const fake = dynamic_cast<gpu::FakeGpu*>(&gpu::gpu());
@@ -131,19 +132,21 @@ TEST_F(OptimizerLists, GradientsMayMove) {
   EXPECT_EQ(got.contents(), want.contents());
 }
 
-/// A parameter that stays away counts by itself from there on; one that has caught up is with the others.
+/// A parameter that misses a step has its own step count from then on; one that has caught up shares the
+/// count of the others again.
 TEST_F(OptimizerLists, WhatStaysAwayCountsAlone) {
   auto one = make(), other = make();
   const std::vector<std::vector<std::size_t>> absent = {{}, {2, 4}, {2}, {}, {0, 1, 3, 5, 6, 7, 8, 9, 10, 11},
                                                         {}, {4},    {},  {}};
   for (unsigned t = 0; t < absent.size(); ++t) both(*one, *other, t, absent[t]);
   EXPECT_EQ(*one->save(), *other->save());
-  auto again = make();  // on from what was saved
+  auto again = make();  // continues from the saved state
   ASSERT_TRUE(ok(again->load(*one->save())));
   for (unsigned t = 20; t < 24; ++t) both(*again, *other, t);
 }
 
-/// Weights 2, 4, 8 and 10 are of one list. All step, then two twice, then the other two twice.
+/// Weights 2, 4, 8 and 10 are in one list. All of them step, then two of them twice, then the other
+/// two twice.
 TEST_F(OptimizerLists, WhatHasCaughtUpIsOfTheListAgain) {
   if (dynamic_cast<gpu::FakeGpu*>(&gpu::gpu()) == nullptr) GTEST_SKIP() << "SKIP (no emulated device)";
   const auto of = [&](std::vector<std::size_t> some) {
@@ -164,8 +167,8 @@ TEST_F(OptimizerLists, WhatHasCaughtUpIsOfTheListAgain) {
   }
 }
 
-/// Weight 4 joins 2, so that the count which it leaves belongs to nobody while its launches are still to
-/// come. What steps on another stream meanwhile takes none of it.
+/// Weight 4 rejoins weight 2, so the count that it leaves has no owner while its launches are still pending.
+/// A step on another stream meanwhile must not reuse that count.
 TEST_F(OptimizerLists, StatesOnTwoStreamsCountApart) {
   auto one = make(), other = make();
   const Stream second = *Stream::create(kGpu);
@@ -185,7 +188,7 @@ TEST_F(OptimizerLists, StatesOnTwoStreamsCountApart) {
   EXPECT_EQ(*one->save(), *other->save());
 }
 
-/// Nobody counts what is only mixed; two streams that mix at once have a list each.
+/// A mere mix has no step count; two streams that mix at the same time have separate lists.
 TEST_F(OptimizerLists, MixesOnTwoStreamsHaveTheirOwnLists) {
   const Row row{.self = 0.25, .in = {{1, 0.75}}, .out = {1}};
   auto one = make(), other = make();
@@ -203,7 +206,8 @@ TEST_F(OptimizerLists, MixesOnTwoStreamsHaveTheirOwnLists) {
     return by.step(params, {.exchange = &exchange}, on);
   };
   slow_kernels(10);
-  for (const bool first : {true, false}) {  // the longer list first: the other one fits into its place
+  // The longer list comes first, so that the other one would fit into its place.
+  for (const bool first : {true, false}) {
     std::vector<std::size_t> indices = {2, 4};
     if (first) indices = {8, 10};
     ASSERT_TRUE(ok(mix(*one, got, in, out, indices, first ? stream : second)));
@@ -216,8 +220,8 @@ TEST_F(OptimizerLists, MixesOnTwoStreamsHaveTheirOwnLists) {
   EXPECT_EQ(out.contents(), out_want.contents());
 }
 
-/// A step that finds no memory, for the second of its counts or for a list, has counted nothing and has
-/// forgotten no count.
+/// A step that cannot allocate memory, for the second of its counts or for a list, must not have counted
+/// anything nor lost a count.
 TEST_F(OptimizerLists, AStepWithoutMemoryIsNoStep) {
   auto* const fake = dynamic_cast<gpu::FakeGpu*>(&gpu::gpu());
   if (fake == nullptr) GTEST_SKIP() << "SKIP (no emulated device)";
@@ -232,13 +236,13 @@ TEST_F(OptimizerLists, AStepWithoutMemoryIsNoStep) {
     EXPECT_EQ(one->step(some(got, indices), {}, stream).reason(), Reason::resource);
     EXPECT_EQ(*one->save(), *other->save());
   };
-  // Weight 4 takes the count that 4 and 8 have left; the bf16 of its step finds none.
+  // Weight 4 takes the count that 4 and 8 have left; the bf16 parameters of its step cannot get one.
   for (const auto& indices : std::vector<std::vector<std::size_t>>{{1, 2, 4, 5, 8}, {2}, {4, 8}, {2, 4, 8}})
     step(indices);
   refused({4, 1});
   for (const auto& indices : std::vector<std::vector<std::size_t>>{{4, 1}, {1, 2, 4, 5, 8}}) step(indices);
   EXPECT_EQ(*one->save(), *other->save());
-  // Two that have counted alone, each without a list.
+  // Two parameters that have counted separately, each without a list.
   one = make(), other = make();
   step({2}), step({4});
   refused({2, 4});
@@ -247,8 +251,9 @@ TEST_F(OptimizerLists, AStepWithoutMemoryIsNoStep) {
   EXPECT_EQ(got.contents(), want.contents());
 }
 
-/// A graph steps its list and counts for all of it, with the addresses that it was captured with, whatever
-/// steps outside use. A step of some of them would count twice for them: it is refused, and changes nothing.
+/// A graph steps its list and counts for all of it, with the addresses of its capture, whatever addresses
+/// other steps use. A step of only some of its parameters would count twice for them: it is refused, and
+/// changes nothing.
 TEST_F(OptimizerLists, GraphsCountForTheirList) {
   auto one = make(), other = make();
   for (unsigned t = 0; t < 2; ++t) both(*one, *other, t);
@@ -264,7 +269,7 @@ TEST_F(OptimizerLists, GraphsCountForTheirList) {
   for (std::size_t i = 0; i < zeros.params.size(); ++i) zeros.params[i].value = want.params[i].value;
   for (auto& g : zeros.grads) g->write(std::vector<std::byte>(g->bytes().size()));
   for (int k = 0; k < 3; ++k) {
-    ASSERT_TRUE(ok(outside(one, elsewhere, stream)));  // no gradient has been written there: zeros
+    ASSERT_TRUE(ok(outside(one, elsewhere, stream)));  // no gradient has been written there, so it is zeros
     ASSERT_TRUE(ok(outside(other, zeros.params, {})));
     ASSERT_TRUE(ok(gpu::gpu().launch(*graph, handle)));
     ASSERT_TRUE(ok(outside(other, want.params, {})));
@@ -282,7 +287,7 @@ TEST_F(OptimizerLists, GraphsCountForTheirList) {
   EXPECT_TRUE(ok(gpu::gpu().destroy_graph(*graph)));
 }
 
-/// A first step in a graph: its replays count from the first.
+/// The first step is in a graph: its replays count from the first one.
 TEST_F(OptimizerLists, CapturedBeforeAnyStep) {
   auto one = *make_optimizer(kRule), other = *make_optimizer(kRule);
   std::vector<Param> mine, theirs;
@@ -303,7 +308,7 @@ TEST_F(OptimizerLists, CapturedBeforeAnyStep) {
   EXPECT_TRUE(ok(gpu::gpu().destroy_graph(*graph)));
 }
 
-/// What was captured before a save is waited for by the next one, when it is replayed.
+/// A later save waits for replays of what was captured before an earlier save.
 TEST_F(OptimizerLists, SaveWaitsForReplays) {
   auto one = make(), other = make();
   both(*one, *other, 1);

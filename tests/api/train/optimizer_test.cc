@@ -1,4 +1,4 @@
-// Optimisers that own their state: the functions' bits, gradients that are missing, decay groups, exchange,
+// Optimisers that own their state: the same bits as the functions, missing gradients, decay groups, exchange,
 // factories, and what is saved and loaded.
 #include <cmath>
 
@@ -70,7 +70,7 @@ TEST(Optimizers, AreTheFunctions) {
   }
 }
 
-/// A parameter without a gradient is not touched, and its steps begin when it has one.
+/// A parameter without a gradient is not changed, and its step count starts when it has one.
 TEST(Optimizers, MissingGradients) {
   for (const Where where : {Where::host, Where::gpu}) {
     Model late(device_of(where)), alone(device_of(where));
@@ -113,7 +113,7 @@ TEST(Optimizers, Exchange) {
     for (unsigned t = 0; t < 5; ++t) {
       got.set_gradients(t);
       want.set_gradients(t);
-      got.params[1].grad.data = nullptr;  // mixed all the same
+      got.params[1].grad.data = nullptr;  // mixed nevertheless
       want.params[1].grad.data = nullptr;
       ASSERT_TRUE(ok(one->step(got.params, {.exchange = &exchange}, stream_of(where))));
       ASSERT_TRUE(ok(stream_of(where).synchronize()));
@@ -134,7 +134,7 @@ TEST(Optimizers, Exchange) {
 }
 
 /// Every kind of optimiser, saved in the middle of a window, on the host or on a device, and loaded on the
-/// other: the same bits as without.
+/// other: the same bits as without saving.
 TEST(Optimizers, SaveAndLoad) {
   const auto kinds = [] {
     std::vector<std::unique_ptr<Optimizer>> all;
@@ -170,7 +170,7 @@ TEST(Optimizers, SaveAndLoad) {
         }
 }
 
-/// A captured step is replayed: it counts, and the rate that it was captured with holds again.
+/// A captured step is replayed: it counts, and uses the rate of its capture.
 TEST(Optimizers, CapturedSteps) {
   const Stream& stream = stream_of(Where::gpu_stream);
   const gpu::Stream handle{kGpu.index, stream.cuda_handle()};
@@ -249,7 +249,7 @@ TEST(Optimizers, MasterIsMadeAtTheFirstStep) {
         q{.name = "w", .value = high.view(), .grad = high_grad.view()};
     low_grad.write(std::vector<std::uint16_t>(100, 0x3f80));
     high_grad.write(std::vector<float>(100, 1));
-    for (int t = 0; t < 30; ++t) {  // each step is less than bf16 can see
+    for (int t = 0; t < 30; ++t) {  // each step is less than bf16 can represent
       ASSERT_TRUE(ok(one->step({&p, 1})));
       ASSERT_TRUE(ok(other->step({&q, 1})));
     }
@@ -288,7 +288,7 @@ TEST(Optimizers, Refuses) {
   EXPECT_EQ(make_optimizer(SgdOptions{.nesterov = true}).status().code(), Code::invalid);
 }
 
-/// A step that a device refuses leaves rate and states as they were.
+/// A step that a device refuses leaves rate and states unchanged.
 TEST(Optimizers, ARefusedStepChangesNothing) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
   auto made = make_optimizer(kAccum);
@@ -310,7 +310,8 @@ TEST(Optimizers, ARefusedStepChangesNothing) {
   EXPECT_EQ(*before, *after);
 }
 
-/// Parameters of half: the bits of the host everywhere, near float; with a master copy nearer.
+/// Parameters of type half: the same bits as on the host everywhere, close to float, and closer with a
+/// master copy.
 TEST(Optimizers, Half) {
   constexpr std::size_t kMany = 500;
   const auto half = [](const std::vector<float>& v) {

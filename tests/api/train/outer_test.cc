@@ -1,4 +1,4 @@
-// Outer optimisers against the formulas, written out serially.
+// Outer optimisers compared with the formulas, computed serially.
 #include "ouro/train/outer.hpp"
 
 #include <fmt/ranges.h>
@@ -30,7 +30,7 @@ std::vector<double> serial(std::vector<double> x, int rounds, Rule&& rule) {
   return x;
 }
 
-/// What is enqueued keeps what it uses.
+/// Enqueued work keeps what it uses alive.
 TEST(OuterOptimizer, MayGoBeforeItsStepHasRun) {
   std::vector<double> x(1 << 16, 1.0);
   const Param p{.name = "x", .value = std::span(x), .grad = {}};
@@ -260,7 +260,7 @@ TEST(OuterRefuses, WrongArguments) {
       }));
 }
 
-/// An optimiser that does not want to, at first.
+/// An optimiser that fails at first.
 class Unwilling final : public Optimizer {
  public:
   Status step(std::span<const Param> params, const StepOptions& o, const Stream& s) override {
@@ -288,13 +288,13 @@ TEST(OuterOptimizer, AStepThatIsRefusedChangesNothing) {
   EXPECT_EQ(x, std::vector<float>(5, 2));
 }
 
-/// A step in the caller comes after those that stand in a stream.
+/// A step in the caller runs after those that are enqueued in a stream.
 TEST(ServerRules, StepsWithoutAStreamWaitForThoseOnOne) {
   std::vector<float> want = numbers<float>(50, 1), x = want;
   const std::vector<float> first = numbers<float>(50, 2), second = numbers<float>(50, 3);
   const auto step = [](Optimizer& o, std::vector<float>& values, const std::vector<float>& gradient,
                        const Stream& s) {
-    std::vector<float>& g = const_cast<std::vector<float>&>(gradient);  // read only
+    std::vector<float>& g = const_cast<std::vector<float>&>(gradient);  // only read
     const Param p{.name = "w", .value = std::span(values), .grad = std::span(g)};
     return o.step({&p, 1}, {}, s);
   };

@@ -1,4 +1,4 @@
-// Reports on timings with their text; what is said about the job; printing on one rank.
+// Reports on timings as text; descriptions of the job; printing on one rank.
 #include "ouro/train/report.hpp"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 TEST(ReportGolden, Timings) {
   test::CasesRun cases{"ranks with timings", "steps with an imbalance"};
-  // The order of steps counts, so the file is read with its order.
+  // The order of steps matters, so the file is read in its order.
   const auto golden = test::golden<nlohmann::ordered_json>("torchgfn_behaviour.json");
   if (!golden.contains("timing")) return;
   std::vector<Timings> ranks;
@@ -58,13 +58,13 @@ bool refused(const std::vector<Timings>& ranks) {
   return one;
 }
 
-/// Where the original breaks, ouro refuses.
+/// Where the original fails, ouro refuses.
 TEST(ReportGolden, Errors) {
   test::CasesRun cases{"refused timings", "timings that cannot be written down"};
   const auto golden = test::golden("torchgfn_behaviour.json");
   if (!golden.contains("errors")) return;
   for (const auto& [what, error] : golden["errors"].items()) {
-    if (what == "scalar_times") {  // seconds are a list by type
+    if (what == "scalar_times") {  // seconds must be a list for each type
       cases.add("timings that cannot be written down");
       continue;
     }

@@ -50,7 +50,7 @@ TEST(Roles, HaveTheirGroupsAndCloseEverywhere) {
             }));
 }
 
-/// Ranks that do not share memory are on different hosts, whatever the machine is called.
+/// Ranks that do not share memory count as different hosts, whatever the machine is called.
 TEST(Roles, FollowTheHostsOfTheJob) {
   EXPECT_EQ("", run_threads(5, [](Context& c) -> std::string {
               auto roles = make_roles(c, {.buffers = 2});
@@ -91,7 +91,7 @@ TEST(Roles, ThatDifferAreRefusedOnEveryRank) {
 
 // ---- the replay service ------------------------------------------------------------------------------
 
-/// 8 clients and 2 managers, each client in its own manner; the score is the sum of the bytes.
+/// 8 clients and 2 managers, with each client in its own manner; the score is the sum of the bytes.
 TEST(Replay, ClientsOfEveryKindAndTwoManagers) {
   constexpr int kRounds = 20;
   std::atomic<std::int64_t> stored{0};
@@ -139,7 +139,7 @@ TEST(Replay, ClientsOfEveryKindAndTwoManagers) {
               OURO_RANK_CHECK(ints(*meta) == (std::vector{c.rank(), 42}), "{}", ints(*meta));
             }
           }
-          for (std::size_t k = 0; k < scores.size(); ++k)  // in order, whenever they come
+          for (std::size_t k = 0; k < scores.size(); ++k)  // in order, whenever they arrive
             OURO_RANK_CHECK(scores[k] == 200.0 * static_cast<double>(k), "score {} is {}", k, scores[k]);
           OURO_RANK_OK(client.leave(20s));
           OURO_RANK_CHECK(client.pending() == 0, "{} scores owed", client.pending());
@@ -150,7 +150,7 @@ TEST(Replay, ClientsOfEveryKindAndTwoManagers) {
   EXPECT_EQ(stored, 8 * kRounds);
 }
 
-/// Who says EXIT twice has left once; who leaves twice says it once.
+/// A client that sends EXIT twice has left once; one that leaves twice sends it once.
 TEST(Replay, CountsWhoHasLeftNotHowOften) {
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
               auto mail = Mailbox::create(c.world());
@@ -166,7 +166,7 @@ TEST(Replay, CountsWhoHasLeftNotHowOften) {
                 const Bytes exit = bytes_of({static_cast<int>(ReplayRequest::exit)});
                 OURO_RANK_OK(mail->send(exit, 0));
                 OURO_RANK_OK(mail->send(exit, 0));
-                OURO_RANK_OK(mail->send({}, 2, 5));  // now rank 2 may go
+                OURO_RANK_OK(mail->send({}, 2, 5));  // rank 2 may end now
               } else {
                 OURO_RANK_OK(mail->recv(1, 5));
                 ReplayClient client(*mail, 0, Scoring::synchronous);
@@ -180,7 +180,7 @@ TEST(Replay, CountsWhoHasLeftNotHowOften) {
             }));
 }
 
-/// An answer that came after its client's deadline is not taken for that of a later request.
+/// An answer that arrives after its client's deadline is not taken for the answer to a later request.
 TEST(Replay, LateAnswersAreDropped) {
   EXPECT_EQ(
       "", run_threads(2, [](Context& c) -> std::string {
@@ -190,7 +190,7 @@ TEST(Replay, LateAnswersAreDropped) {
         auto mail = Mailbox::create(*std::move(group));
         OURO_RANK_OK(mail);
         if (c.rank() == 0) {
-          for (int k = 0; k < 2; ++k) OURO_RANK_OK(barrier(c.world()));  // both are late
+          for (int k = 0; k < 2; ++k) OURO_RANK_OK(barrier(c.world()));  // both answers are late
           int asked = 0;
           OURO_RANK_OK(serve_replay(*mail, 1,
                                     {.store = [](int, CBytes data) { return static_cast<double>(data[0]); },
@@ -241,7 +241,7 @@ TEST(Replay, RefusesWhatIsNoRequest) {
       }));
 }
 
-/// A client is killed while its manager serves: the manager learns of it, long before the deadline.
+/// A client is killed while its manager serves: the manager learns of it long before the deadline.
 TEST(Replay, AKilledClientEndsTheService) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(test::Mode::processes);
   const std::string said = test::run_processes(3, [](Context& c) -> std::string {
@@ -261,7 +261,7 @@ TEST(Replay, AKilledClientEndsTheService) {
     OURO_RANK_CHECK(took < test::kHang, "took {} s", std::chrono::duration<double>(took).count());
     return "";
   });
-  EXPECT_THAT(said, ::testing::HasSubstr("rank 2"));  // the one that was killed, and nobody else
+  EXPECT_THAT(said, ::testing::HasSubstr("rank 2"));  // the killed one, and no other
   EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("rank 0")));
   EXPECT_THAT(said, ::testing::Not(::testing::HasSubstr("rank 1")));
 }

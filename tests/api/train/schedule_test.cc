@@ -56,7 +56,7 @@ TEST(Schedule, WarmupCosineDecay) {
   const Schedule s = *warmup_cosine_decay(options);
   EXPECT_DOUBLE_EQ(s.at(0), 0.1);  // f(1) = peak / 3
   EXPECT_DOUBLE_EQ(s.at(1), 0.2);
-  EXPECT_DOUBLE_EQ(s.at(2), 0.3);                        // f(3), where the cosine begins
+  EXPECT_DOUBLE_EQ(s.at(2), 0.3);                        // f(3), where the cosine starts
   EXPECT_DOUBLE_EQ(s.at(5), 0.003 + (0.3 - 0.003) / 2);  // f(6), half way
   EXPECT_DOUBLE_EQ(s.at(8), 0.003);
   EXPECT_DOUBLE_EQ(s.at(1000), 0.003);

@@ -1,4 +1,4 @@
-// Sharded training that is misused, on one rank or on all, and ranks that die in it: every rank is told.
+// Misuse of sharded training, on one rank or on all, and ranks that die during it: every rank gets an error.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -23,7 +23,7 @@ using namespace ouro::test;  // NOLINT
 using Model = ShardModel<float>;
 const std::vector<models::Tensor> kTwo = {{"a", {5}}, {"b", {5}}};
 
-/// What one rank has otherwise than the others, and what all are told.
+/// What one rank has differently from the others, and the error that all get.
 struct Difference {
   const char* name;
   std::function<void(std::vector<Param>&, ShardOptions&)> make;
@@ -84,7 +84,7 @@ const std::vector<Difference>& differences() {
   return all;
 }
 
-/// Schedules that part after ten updates.
+/// Schedules that differ after ten updates.
 std::string told_of_schedules(Context& c) {
   Model model(kTwo);
   ShardOptions o = shard_options();
@@ -103,12 +103,12 @@ std::string told(Context& c, int shards, const Difference& d, int odd) {
   ShardOptions o = shard_options();
   if (c.rank() == odd) d.make(params, o);
   const Status s = make_trainer(c, shards, params, o).status();
-  // Another row of a mesh is told that a row disagreed.
+  // Ranks of other rows of the mesh are told that a row disagreed.
   const bool same_row = c.rank() / shards == odd / shards;
   OURO_RANK_CHECK(c.rank() == odd ? says(s, d.own) || says(s, d.text) : s.code() == Code::invalid, "{}: {}",
                   d.name, s.message());
   if (same_row && c.rank() != odd) OURO_RANK_CHECK(says(s, d.text), "{}: {}", d.name, s.message());
-  Model again(kTwo);  // the groups are as good as before
+  Model again(kTwo);  // the groups are still usable
   auto made = make_trainer(c, shards, again.params(), shard_options());
   OURO_RANK_OK(made);
   OURO_RANK_OK(shard_step<float>(*made, c.rank(), 0));
@@ -126,7 +126,7 @@ TEST(ShardMisuse, RanksOfAMeshThatDifferAreToldSo) {
 
 TEST(ShardMisuse, RanksWithOtherSchedulesAreToldSo) { EXPECT_EQ(run_threads(2, told_of_schedules), ""); }
 
-/// A table of rates is asked for those of the run alone; where it ends on one rank, all are told.
+/// A table of rates is queried for the run's steps only; if it ends on one rank, all get an error.
 std::string steps_of_a_table(Context& c) {
   constexpr int kLong = 4;
   Model model(kTwo);
@@ -152,7 +152,7 @@ TEST(ShardMisuse, GroupsThatAreNoMesh) {
     const Status same =
         ShardedTrainer::create(grid->shards, grid->shards, model.params(), shard_options()).status();
     OURO_RANK_CHECK(says(same, "another place in its replica group"), "{}", same.message());
-    // Columns that are crossed: ranks 0 and 3, 1 and 2.
+    // Crossed columns: ranks 0 and 3, 1 and 2.
     auto crossed = c.world().split(c.rank() == 0 || c.rank() == 3 ? 0 : 1, c.rank());
     OURO_RANK_OK(crossed);
     const Status s = ShardedTrainer::create(grid->shards, *crossed, model.params(), shard_options()).status();
@@ -259,7 +259,8 @@ std::string leave_out(Context& c, int shards, bool find_unused, int at) {
   ShardOptions o = shard_options(0);
   o.find_unused = find_unused;
   auto made = make_trainer(c, shards, model.params(), o);
-  if (at == 0 && !find_unused && says(made.status(), "rank 1: no gradient")) return "";  // it was quick
+  // Rank 1's error came early.
+  if (at == 0 && !find_unused && says(made.status(), "rank 1: no gradient")) return "";
   OURO_RANK_OK(made);
   Serial<float> alone(c.world_size(), shards, o.optimizer);
   alone.model = Model(kTwo);
@@ -273,7 +274,7 @@ std::string leave_out(Context& c, int shards, bool find_unused, int at) {
     if (find_unused) {
       OURO_RANK_OK(s);
       alone.gradients(step);
-      for (std::size_t k = 0; k < 5 && step == at; ++k) {  // zero in place of rank 1's
+      for (std::size_t k = 0; k < 5 && step == at; ++k) {  // zero replaces rank 1's gradient
         std::vector<float> terms;
         for (int r = 0; r < c.world_size(); ++r)
           terms.push_back(r == 1 ? 0 : gradient<float>(r, step, 1, k, alone.model.values[1][k]));
@@ -303,7 +304,7 @@ TEST(ShardMisuse, MissingGradients) {
   EXPECT_EQ(run_threads(4, [](Context& c) { return leave_out(c, 2, false, 1); }), "") << "mesh";
 }
 
-/// Memory that ranks in processes of their own share.
+/// A counter that ranks in separate processes share.
 std::atomic<int>& shared_counter() {
   static void* const page =
       ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -311,8 +312,8 @@ std::atomic<int>& shared_counter() {
   return *new (page) std::atomic<int>(0);
 }
 
-/// A rank dies between two steps; in a mesh most ranks have no group with it. Whoever is told stays until all
-/// are, so that nobody learns of it by the others' leaving.
+/// A rank dies between two steps; in a mesh most ranks share no group with it. Each rank that gets the error
+/// stays until all have it, so that no rank learns of it only because others leave.
 std::string survive(Context& c, int shards, std::atomic<int>& told) {
   Model model(kTwo);
   auto made = make_trainer(c, shards, model.params(), shard_options(0));
@@ -345,7 +346,7 @@ TEST(ShardFailure, DeathOfARankIsToldToAll) {
   }
 }
 
-/// A trainer that goes in mid-step does not hold anybody up.
+/// Destroying a trainer in the middle of a step must not block any rank.
 TEST(ShardFailure, DestructionDoesNotWait) {
   const auto body = [](Context& c) -> std::string {
     Model model(kTwo);
@@ -354,7 +355,7 @@ TEST(ShardFailure, DestructionDoesNotWait) {
     OURO_RANK_OK(shard_step<float>(*made, c.rank(), 0));
     if (c.rank() == 0) {
       OURO_RANK_OK(made->begin_step());
-      OURO_RANK_OK(made->grad_ready(1));  // waits for rank 1, who does not come
+      OURO_RANK_OK(made->grad_ready(1));  // waits for rank 1, which never arrives
       return "";
     }
     const Status s = shard_step<float>(*made, c.rank(), 1);

@@ -1,5 +1,5 @@
-// What belongs to a shard and what to all: memory, frozen parameters, the norm, the loss scale, schedules.
-// Ranks are threads.
+// What belongs to a shard and what to all ranks: memory, frozen parameters, the norm, the loss scale,
+// schedules. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -88,7 +88,7 @@ TEST(ShardMemory, FrozenParametersAreRank0sOrOnesOwn) {
     for (const bool sync_all : {true, false})
       for (const int shards : {4, 2, 1}) {
         ShardModel<float> model;
-        for (auto& v : model.values) v[0] += static_cast<float>(c.rank());  // rank 0's are taken
+        for (auto& v : model.values) v[0] += static_cast<float>(c.rank());  // rank 0's values are used
         float frozen = static_cast<float>(c.rank());
         std::vector<Param> params = model.params();
         params.insert(params.begin() + 2, {"frozen", std::span<float>(&frozen, 1), {}, {1}});
@@ -159,7 +159,8 @@ TEST(ShardClip, LeavesSmallGradientsAlone) {
   EXPECT_EQ(run_threads(3, body), "");
 }
 
-/// An infinity on one rank, in one element: no rank moves, the scale halves everywhere, the schedule waits.
+/// An infinity in one element on one rank: no rank updates, the scale is halved everywhere, and the schedule
+/// does not advance.
 TEST(ShardScaler, OneRankOverflows) {
   const auto body = [](Context& c) -> std::string {
     for (const int shards : {c.world_size(), 2, 1}) {

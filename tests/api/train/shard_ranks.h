@@ -1,5 +1,5 @@
-// A model's memory on one rank, a step of sharded training as its user writes it, and the same training by
-// one rank alone. Used by the tests of sharded training.
+// A model's memory on one rank, a step of sharded training as a user writes it, and the same training by one
+// rank alone. Used by the tests of sharded training.
 #pragma once
 #include <fmt/format.h>
 
@@ -48,7 +48,7 @@ inline const std::vector<models::Tensor>& odd_tensors() {
   return all;
 }
 
-/// What a user has before a trainer: values and gradients, in memory of his own.
+/// What a user has before making a trainer: values and gradients, in the user's memory.
 template <class T>
 struct ShardModel {
   std::vector<models::Tensor> tensors;
@@ -72,7 +72,7 @@ struct ShardModel {
   }
 };
 
-/// The gradient that rank `rank` finds in a step where the parameter is x.
+/// The gradient of rank `rank` in a step in which the parameter is x.
 template <class T>
 T gradient(int rank, int step, std::size_t tensor, std::size_t k, T x, double scale = 1) {
   const double wave =
@@ -91,7 +91,7 @@ void fill_gradients(std::span<const train::Param> params, int rank, int step, do
   }
 }
 
-/// One step, gradients from the last parameter to the first.
+/// One step, with gradients ready from the last parameter to the first.
 template <class T>
 Status shard_step(train::ShardedTrainer& t, int rank, int step) {
   OURO_TRY(t.begin_step());
@@ -101,7 +101,7 @@ Status shard_step(train::ShardedTrainer& t, int rank, int step) {
   return t.end_backward();
 }
 
-/// All parameters, one after the other, in the order of the list.
+/// All parameters, concatenated in the order of the list.
 template <class T>
 std::vector<T> flat(std::span<const train::Param> params) {
   std::vector<T> all;
@@ -116,8 +116,8 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-/// The training of all ranks, by one of them alone and without a collective: means are taken in the order of
-/// ranks, within rows of `shards` ranks and then between the rows.
+/// The training of all ranks by one rank alone, without collectives: means are taken in rank order, within
+/// rows of `shards` ranks and then between the rows.
 template <class T>
 struct Serial {
   int ranks, shards;
@@ -133,7 +133,7 @@ struct Serial {
     for (const T& x : terms.subspan(1)) sum += static_cast<Wide>(widened(x));
     return narrowed<T>(static_cast<double>(sum / static_cast<Wide>(terms.size())));
   }
-  /// The mean gradient, to be used divided by `scale`.
+  /// The mean gradient, which is to be divided by `scale`.
   void gradients(int step, double scale = 1) {
     for (std::size_t i = 0; i < model.values.size(); ++i)
       for (std::size_t k = 0; k < model.values[i].size(); ++k) {
@@ -160,7 +160,7 @@ struct Serial {
   std::vector<T> values() { return flat<T>(model.params()); }
 };
 
-/// Groups of a 2-D mesh whose rows have `shards` ranks.
+/// Groups of a 2-D mesh whose rows have `shard_ranks` ranks.
 struct Grid {
   Group shards, replicas;
   static Result<Grid> make(Context& c, int shard_ranks) {
@@ -187,7 +187,7 @@ inline train::ShardOptions shard_options(double bucket_mb = 25) {
   o.numerics = Numerics::canonical;
   return o;
 }
-/// An optimiser of `rule` that counts the elements it has updated.
+/// An optimiser of `rule` that counts the elements that it has updated.
 class Counting final : public train::Optimizer {
  public:
   Counting(std::unique_ptr<train::Optimizer> rule, std::atomic<std::size_t>& elements)

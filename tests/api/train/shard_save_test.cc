@@ -1,5 +1,5 @@
-// Sharded training that is saved and goes on: the same bits, and what a state does not fit to. Ranks are
-// threads.
+// Sharded training that is saved and resumed: the same bits, and states that are refused because they do not
+// fit. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include "tests/api/train/shard_ranks.h"
@@ -9,7 +9,7 @@ namespace {
 
 using namespace ouro::test;  // NOLINT
 
-/// Interrupted at every step, saved, and continued by another trainer that starts elsewhere.
+/// Interrupted at every step, saved, and continued by another trainer with other initial values.
 template <class T>
 std::string resume(Context& c, int shards, bool in_bucket) {
   const auto make = [&](ShardModel<T>& model) {
@@ -36,7 +36,7 @@ std::string resume(Context& c, int shards, bool in_bucket) {
     ShardModel<T> fresh;
     if (step > 0)
       for (auto& values : fresh.values)
-        for (T& x : values) x = narrowed<T>(-1);  // all of it is to come from the states
+        for (T& x : values) x = narrowed<T>(-1);  // all values must come from the states
     auto made = make(fresh);
     OURO_RANK_OK(made);
     if (step > 0) OURO_RANK_OK(made->load(state));
@@ -67,7 +67,7 @@ TEST(ShardSave, ResumesBitForBit) {
   EXPECT_EQ(run_threads(2, [](Context& c) { return resume<float>(c, 1, true); }), "");
 }
 
-/// Whatever one rank cannot load, nobody does.
+/// If one rank cannot load a state, no rank loads it.
 TEST(ShardSave, IsRefusedByAllOrNone) {
   const auto body = [](Context& c) -> std::string {
     ShardModel<float> model, other;
@@ -96,7 +96,7 @@ TEST(ShardSave, IsRefusedByAllOrNone) {
     OURO_RANK_CHECK(refused(Bytes(state.begin(), state.end() - 9), "damaged", kRefused), "cut");
     OURO_RANK_CHECK(refused(later, "another step", "another step"), "another step");
 
-    Bytes theirs(256 * 1024);  // of the next rank
+    Bytes theirs(256 * 1024);  // the memory of the next rank
     const int next = (c.rank() + 1) % 3, previous = (c.rank() + 2) % 3;
     const auto sent = Stream::create();
     OURO_RANK_OK(sent);

@@ -1,5 +1,5 @@
 // The step of sharded training, bit for bit against the same training by one rank alone: numbers of ranks,
-// meshes, types, buckets, optimisers; steps as users make them; devices.
+// meshes, types, buckets, optimisers; steps as users write them; devices.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -78,7 +78,7 @@ TEST(ShardStep, EqualsDataParallel) {
   const auto body = [](Context& c) -> std::string {
     ShardModel<float> a, b, plain;
     ShardOptions o = shard_options(0.001);
-    o.numerics = Numerics::inherit;  // canonical, as the job says
+    o.numerics = Numerics::inherit;  // canonical, as set for the job
     auto sharded = make_trainer(c, c.world_size(), a.params(), o);
     OURO_RANK_OK(sharded);
     auto parallel = make_trainer(c, 1, b.params(), o);
@@ -103,7 +103,7 @@ TEST(ShardStep, EqualsDataParallel) {
   for (const int n : {2, 5}) EXPECT_EQ(run_threads(n, body, canonical), "") << n;
 }
 
-/// The contract that is quickest: all ranks hold the same bits, close to those of one rank alone.
+/// With the fast contract, all ranks have the same bits, close to those of one rank alone.
 TEST(ShardStep, FastNumericsAreTheSameOnAllRanks) {
   const auto body = [](Context& c) -> std::string {
     ShardModel<double> model;
@@ -146,7 +146,7 @@ TEST(ShardStep, AccumulatesMicroBatches) {
           for (std::size_t k = 0; k < p.grad.count; ++k) static_cast<double*>(p.grad.data)[k] *= 2;
         for (int i = 0; i < 7; ++i) OURO_RANK_OK(other->grad_ready(i));
         OURO_RANK_OK(other->end_backward());
-        for (int micro = 0; micro < 2; ++micro) {  // twice the same batch
+        for (int micro = 0; micro < 2; ++micro) {  // the same batch twice
           made->set_accumulate(micro == 0);
           OURO_RANK_OK(made->begin_step());
           std::vector<double> sums;
@@ -186,7 +186,7 @@ TEST(ShardStep, BeginsBeforeTheBackwardPassEnds) {
     OURO_RANK_CHECK(made->buckets().front().params.front() == 3, "not in the order given");
     OURO_RANK_OK(made->begin_step());
     fill_gradients<float>(made->params(), c.rank(), 0);
-    OURO_RANK_OK(made->grad_ready(6));  // of the last bucket: waits for those before it
+    OURO_RANK_OK(made->grad_ready(6));  // of the last bucket, which waits for those before it
     OURO_RANK_OK(made->grad_ready(3));
     for (int i = 0; i < 20'000 && updated == 0; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -201,7 +201,7 @@ TEST(ShardStep, BeginsBeforeTheBackwardPassEnds) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-/// Gradients that a stream of the user's still computes when they are told ready.
+/// Gradients that a stream of the user is still computing when they are reported ready.
 TEST(ShardStep, WaitsForTheUsersStream) {
   const auto body = [](Context& c) -> std::string {
     ShardModel<float> model;
@@ -230,7 +230,7 @@ TEST(ShardStep, WaitsForTheUsersStream) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-/// Two types in one model: buckets of their own, and one norm.
+/// Two types in one model: separate buckets, but one norm.
 TEST(ShardStep, MixesTypes) {
   const auto body = [](Context& c) -> std::string {
     ShardModel<float> wide({{"a", {40}}, {"b", {70}}});
@@ -258,7 +258,7 @@ TEST(ShardStep, MixesTypes) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-/// On fake devices in ctest: the same calls, the bits of the host.
+/// On fake devices in ctest: the same calls give the same bits as on the host.
 TEST(ShardDevice, HasTheBitsOfTheHost) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
   const auto body = [](Context& c) -> std::string {

@@ -57,8 +57,8 @@ TEST_P(Windows, GetPutAccumulateAndAverage) {
 INSTANTIATE_TEST_SUITE_P(All, Windows, ::testing::Values(test::Mode::threads, test::Mode::processes),
                          [](const auto& mode) { return test::name(mode.param); });
 
-/// Owners publish while others read: every array that is seen is one that was published, never half of two,
-/// and never an older one than was seen before. In the end everybody has seen everything.
+/// Owners publish while others read: every array that is read is one that was published, never parts of two,
+/// and never older than one that was read before. In the end every rank has read the last one.
 TEST_P(Windows, ShowWholeArraysToThoseWhoDoNotWait) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ("", run(GetParam(), 4, [](Context& c) -> std::string {
@@ -106,17 +106,18 @@ TEST_P(Windows, ShowWholeArraysToThoseWhoDoNotWait) {
             }));
 }
 
-/// Readers that overlap do not keep a writer out: while it waits, each of them reads once more at most.
+/// Overlapping readers do not starve a writer: while it waits, each of them reads at most once more.
 TEST(Window, AWriterComesToItsTurn) {
   EXPECT_EQ("", run_threads(4, [](Context& c) -> std::string {
               std::vector<double> x(1 << 17);
               auto w = Window::create(c.world(), std::span<const double>(x));
               OURO_RANK_OK(w);
-              if (c.rank() > 0) {  // readers, until what they read says that it is over
+              if (c.rank() > 0) {  // readers, until the value that they read says that it is over
                 for (std::vector<double> y(x.size()); y[0] < 20;) {
                   OURO_RANK_OK(w->get(0, std::span(y)));
                   const double one = 1;
-                  OURO_RANK_OK(w->accumulate(c.rank(), std::span<const double>(&one, 1)));  // reads so far
+                  // Number of reads so far.
+                  OURO_RANK_OK(w->accumulate(c.rank(), std::span<const double>(&one, 1)));
                 }
                 return "";
               }
@@ -172,7 +173,7 @@ TEST(Window, RefusesWrongArguments) {
         OURO_RANK_CHECK(refused(average_donors(*w, donors, negative, out)), "negative");
         OURO_RANK_CHECK(refused(average_donors(*w, twice, even, out)), "twice");
         OURO_RANK_CHECK(refused(average_donors(*w, donors, even, std::span<float>(x).first(4))), "shorter");
-        OURO_RANK_OK(average_donors(*w, donors, even, out, 1));  // keeps all
+        OURO_RANK_OK(average_donors(*w, donors, even, out, 1));  // keeps its own values entirely
         return "";
       }));
 }

@@ -1,4 +1,4 @@
-// Exploring one program, and telling what an execution did. See explore.h.
+// Explores one program, and describes executions. See explore.h.
 #include "tests/explore/engine/explore.h"
 
 #include <unistd.h>
@@ -71,12 +71,12 @@ std::string source_of(const void* site) {
   if (!text.empty() || !site) return text;
   char self[512] = {}, command[700], line[512];
   if (readlink("/proc/self/exe", self, sizeof self - 1) < 0) return text;
-  // One before: the site is where the call returns to. The first line is the innermost function.
+  // Minus one, because the site is a return address. addr2line prints the innermost function first.
   std::snprintf(command, sizeof command, "addr2line -e '%s' -ifC 0x%zx 2>/dev/null", self,
                 reinterpret_cast<std::size_t>(site) - 1);
   std::FILE* const pipe = popen(command, "r");
   if (!pipe) return text;
-  // Functions and places take turns; the standard library's own are of no interest.
+  // Lines alternate between functions and places; those of the standard library are skipped.
   std::string function;
   for (bool place = false; std::fgets(line, sizeof line, pipe); place = !place) {
     std::string s(line);

@@ -1,5 +1,5 @@
-// Exploring one program: executions until all have been tried, or the bounds are reached, or something is
-// wrong. Used by the tests and the program.
+// Explores one program: runs executions until all have been tried, the bounds are reached, or a violation is
+// found. Used by the tests and the program.
 #pragma once
 #include <chrono>
 #include <map>
@@ -16,25 +16,26 @@ struct Bounds {
 };
 
 struct Findings {
-  std::uint64_t executions = 0;  ///< that were brought to their end
-  std::uint64_t redundant = 0;   ///< given up, as others stand for them
+  std::uint64_t executions = 0;  ///< that ran to their end
+  std::uint64_t redundant = 0;   ///< abandoned, because others represent them
   std::uint64_t steps = 0, missed_wakes = 0;
   bool complete = false;  ///< all executions have been tried
   double seconds = 0;
-  std::string violation;                          ///< empty: none
-  Plan again;                                     ///< repeats the execution that violates
-  std::map<std::string, std::uint64_t> outcomes;  ///< of Program::outcome(), and how often
+  std::string violation;  ///< empty: none was found
+  Plan again;             ///< repeats the execution with the violation
+  /// Program::outcome(), with the number of times each occurred.
+  std::map<std::string, std::uint64_t> outcomes;
 };
 
 /// Stops at the first violation.
 Findings explore(Program&, const Plan&, const Bounds&, const Fault* = nullptr);
-/// The execution that `again` repeats, step by step, with the places in the source.
+/// Repeats the execution `again` and describes it step by step, with the places in the source.
 std::string trace(Program&, const Plan& again, const Fault* = nullptr);
-/// Atomic operations of a program that some executions come to.
+/// The atomic operations of a program that some executions reach.
 SiteList survey(Program&, const Plan&, const Bounds&);
 /// "file:line (function)" of an address in this program, as addr2line says.
 std::string source_of(const void* site);
-/// A plan that repeats as text, and back.
+/// Converts a plan that repeats an execution to text, and back.
 std::string text(const Plan& again);
 Plan plan_of(const std::string& text);
 

@@ -9,15 +9,15 @@
 
 namespace explore {
 
-/// One operation is carried out wrongly wherever it matches: by kind, by the name of what it touches and, if
-/// given, by its place in the program.
+/// One kind of operation that is carried out wrongly wherever it matches: by kind, by the label of what it
+/// accesses and, if given, by its place in the program.
 struct Fault {
   enum class At : std::uint8_t { load, store, change, wait, wake, fence };
   enum class What : std::uint8_t {
-    relax,  ///< with relaxed order
+    relax,  ///< with relaxed memory order
     drop,   ///< not at all
-    add,    ///< loads and stores: `by` more
-    tear,   ///< changes: a load, then a store
+    add,    ///< loads and stores: `by` is added to the value
+    tear,   ///< read-modify-writes: split into a load and a store
   };
   const char* name;
   const char* label;
@@ -25,7 +25,7 @@ struct Fault {
   What what;
   std::int64_t by = 0;
   const void* site = nullptr;
-  std::uint64_t seed = 1;  ///< of the random search, where one finds it sooner than others
+  std::uint64_t seed = 1;  ///< of the random search, if one seed finds the fault earlier than others
 };
 
 /// One operation of an execution, for its trace.

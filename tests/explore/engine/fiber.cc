@@ -1,4 +1,5 @@
-// Switching stacks: the registers that a call preserves, and the stack pointer. See fiber.h.
+// Switches stacks: saves and restores the registers that a call preserves, and the stack pointer.
+// See fiber.h.
 #include "tests/explore/engine/fiber.h"
 
 #include <sys/mman.h>
@@ -79,7 +80,7 @@ void Context::start(void (*f)()) {
   }
   auto* const top = reinterpret_cast<std::uint64_t*>(stack_ + kStackBytes);
 #if defined(__x86_64__)
-  top[-3] = 0;  // where f would return to: a call leaves the stack 8 short of a multiple of 16
+  top[-3] = 0;  // return address of f: after a call the stack pointer is 8 below a multiple of 16
   top[-4] = reinterpret_cast<std::uint64_t>(f);
   for (int i = 5; i <= 10; ++i) top[-i] = 0;
   pointer_ = top - 10;

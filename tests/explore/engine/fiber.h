@@ -1,23 +1,23 @@
-// Fibers: contexts that run on one thread and hand the processor over by themselves. Used by the machine.
+// Fibers: contexts that run on one thread and switch explicitly. Used by the machine.
 #pragma once
 #include <cstddef>
 
 namespace explore {
 
-/// A stack and where it goes on. Its function never returns.
+/// A stack and the point at which it resumes. Its function never returns.
 class Context {
  public:
   static constexpr std::size_t kStackBytes = std::size_t{256} << 10;
-  Context() = default;  ///< of the thread itself
+  Context() = default;  ///< the context of the thread itself
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
-  /// The next switch to it calls `f`. What ran on its stack before is forgotten, not unwound.
+  /// Makes the next switch to this context call `f`. Frames that were on its stack are dropped, not unwound.
   void start(void (*f)());
-  /// Goes on with `to`; returns when somebody switches back.
+  /// Resumes `to`; returns when some context switches back.
   void switch_to(Context& to);
 
  private:
-  void* pointer_ = nullptr;  // of the stack, when it does not run
+  void* pointer_ = nullptr;  // stack pointer while the context does not run
   std::byte* stack_ = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// The region of an execution. See heap.h.
+// The heap region of an execution. See heap.h.
 #include "tests/explore/engine/heap.h"
 
 #include <cstdint>

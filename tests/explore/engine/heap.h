@@ -1,5 +1,5 @@
-// Memory from the heap while an execution runs: taken from the front of a region, and all given back at its
-// end. Used by the hooks and by the machine.
+// Heap memory during an execution: allocated from the front of a region, and released all at once at its end.
+// Used by the hooks and by the machine.
 #pragma once
 #include <cstddef>
 #include <cstdlib>
@@ -7,15 +7,15 @@
 
 namespace explore::heap {
 
-/// As operator new: of the region between begin() and end(), of malloc elsewhere.
+/// Implements operator new: allocates from the region between begin() and end(), with malloc otherwise.
 void* take(std::size_t bytes, std::size_t alignment);
 void give(void*);
-/// Until the next call: of the arena, by this name; nullptr: not.
+/// Until the next call, allocations come from the arena, with this label; nullptr ends this.
 void to_arena(const char* label);
-/// An execution begins, or ends.
+/// Call at the start and at the end of an execution.
 void begin();
 void end();
-/// The engine's own memory, in an execution, outlives it.
+/// While an object lives, allocations are the engine's own and outlive the execution.
 class Outside {
  public:
   Outside();
@@ -27,7 +27,7 @@ class Outside {
   bool was_;
 };
 
-/// What the engine keeps never comes from the region.
+/// Allocates outside of the region; for data that the engine keeps.
 template <class T>
 struct OutsideAllocator {
   using value_type = T;

@@ -1,6 +1,6 @@
-// What instrumented code calls: the interface of ThreadSanitizer's instrumentation (-fsanitize=thread,
-// without its library), the system calls by which ranks wait, and memory from the heap. Everything that
-// concerns the arena goes to the machine. Linked into explored programs.
+// Functions that instrumented code calls: the interface of ThreadSanitizer's instrumentation
+// (-fsanitize=thread, without its library), the system calls by which ranks wait, and heap allocation.
+// Accesses to the arena are passed to the machine. Linked into explored programs.
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -135,7 +135,7 @@ void __tsan_atomic_thread_fence(int o) {
 }
 void __tsan_atomic_signal_fence(int) {}
 
-// Calls that the linker leads here (--wrap), of instrumented code only.
+// Calls that the linker redirects here (--wrap), from instrumented code only.
 void* __real_memcpy(void*, const void*, std::size_t);
 void* __real_memmove(void*, const void*, std::size_t);
 void* __real_memset(void*, int, std::size_t);
@@ -213,8 +213,8 @@ std::int64_t __wrap__ZNSt6chrono3_V212steady_clock3nowEv() {
 
 }  // extern "C"
 
-// Memory of an execution comes from a region that begins anew with the next: abandoned fibers leave nothing
-// behind, and addresses are the same each time.
+// The heap of an execution is a region that restarts empty for the next one, so abandoned fibers leave
+// nothing behind, and addresses are the same each time.
 void* operator new(std::size_t bytes) { return explore::heap::take(bytes, alignof(std::max_align_t)); }
 void* operator new(std::size_t bytes, std::align_val_t a) {
   return explore::heap::take(bytes, static_cast<std::size_t>(a));

@@ -1,5 +1,5 @@
-// What a fiber knows: how far it has heard of the others, and which stores it must not fall behind. Used by
-// the engine.
+// The knowledge of a fiber: which steps of other fibers happen before its next one, and which stores are the
+// oldest that it may read. Used by the engine.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace explore {
 
 inline constexpr int kFibers = 8, kLocations = 256;
 using Tick = std::uint32_t;  // counts the releases of a fiber
-using Key = std::uint32_t;   // the place of a store in the modification order of its location; from 1
+using Key = std::uint32_t;   // position of a store in the modification order of its location; from 1
 
 enum class Order : std::uint8_t { relaxed, acquire, release, acq_rel, seq_cst };
 constexpr bool acquires(Order o) { return o == Order::acquire || o >= Order::acq_rel; }
@@ -18,7 +18,7 @@ constexpr const char* name(Order o) {
   return kNames[static_cast<int>(o)];
 }
 
-/// A vector clock: of each fiber, the tick up to which everything that it did happens before now.
+/// A vector clock: for each fiber, the tick up to which everything that it did happens before now.
 struct VectorClock {
   Tick at[kFibers] = {};
   void join(const VectorClock& o) {
@@ -26,8 +26,8 @@ struct VectorClock {
   }
 };
 
-/// Of each location, the newest store that happens before now or was read by what does: whoever knows this
-/// reads no older one.
+/// For each location, the newest store that happens before now or was read by something that does: a fiber
+/// with this view reads no older store.
 struct View {
   Key at[kLocations] = {};
   void join(const View& o, int locations) {
@@ -39,8 +39,8 @@ struct View {
   void clear(int locations) { std::fill_n(at, locations, Key{0}); }
 };
 
-/// Both, for what has happened before now, what relaxed stores pass on (since the last release fence), and
-/// what the next acquire fence takes in (of relaxed loads).
+/// Clock and view for three sets: what happens before now; what relaxed stores publish (since the last
+/// release fence); and what the next acquire fence takes in (from relaxed loads).
 struct Knowledge {
   int fiber = 0;
   VectorClock clock, released, unacquired;

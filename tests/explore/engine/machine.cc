@@ -1,4 +1,4 @@
-// Executions: fibers take turns, step by step, and sleep and wake. See machine.h.
+// Runs executions: fibers alternate step by step, sleep and wake. See machine.h.
 #include "tests/explore/engine/operations.h"
 
 #include <algorithm>
@@ -7,7 +7,8 @@
 
 namespace explore {
 namespace {
-constexpr std::size_t kDense = std::size_t{1} << 20;  // of the arena; large objects lie behind
+// Bytes of the arena; large sparse objects are behind them.
+constexpr std::size_t kDense = std::size_t{1} << 20;
 constexpr std::int64_t kStart = 1'000'000'000'000, kPassing = 5'000'000;  // ns
 FiberSet only(int f) { return FiberSet{1} << f; }
 }  // namespace
@@ -42,7 +43,7 @@ End Machine::run(Program& program, Search& search, const Fault* fault, bool trac
   program.set_up();
   for (int f = 0; f < count_; ++f) {
     Fiber& x = fibers_[f];
-    x.knows.clear(f, most_locations_);  // of all executions before, or old views would show
+    x.knows.clear(f, most_locations_);  // wide enough for all earlier executions, so that no old views remain
     x.seen.clear();
     std::fill_n(x.last_read, kLocations, std::int16_t{-1});
     x.news = 1;
@@ -53,7 +54,7 @@ End Machine::run(Program& program, Search& search, const Fault* fault, bool trac
     x.timed_out = false;
     x.context.start(enter);
   }
-  // Each fiber comes to its first step, with what is private to it before.
+  // Runs each fiber up to its first step; everything before it is private to the fiber.
   starting_ = true;
   running = this;
   Operations::running = &operations;
@@ -129,7 +130,7 @@ bool Machine::has_changed(const Fiber& f) const {
   return std::any_of(f.seen.begin(), f.seen.end(), [this](const Seen& s) { return is_old(s); });
 }
 
-/// The fiber that makes the next step; -1: all have ended.
+/// Chooses the fiber that makes the next step; -1: all have ended.
 int Machine::choose() {
   FiberSet on = enabled();
   while (!on && unblock()) on = enabled();
@@ -142,7 +143,7 @@ int Machine::choose() {
   return chosen;
 }
 
-/// Goes on with whose turn it is; returns when that is the fiber that called.
+/// Resumes the fiber whose turn it is; returns when that is the calling fiber.
 void Machine::dispatch() {
   const int before = current_, chosen = choose();
   if (chosen < 0) leave(End::well);
@@ -150,7 +151,7 @@ void Machine::dispatch() {
   if (chosen != before) fibers_[before].context.switch_to(fibers_[chosen].context);
 }
 
-/// Nobody can move: lets the time of those who sleep end. False: all have ended.
+/// No fiber can move: ends the sleeps of those that sleep with a time-out. False: all have ended.
 bool Machine::unblock() {
   bool any = false, timed = false, stuck = false;
   for (int f = 0; f < count_; ++f) {
@@ -161,7 +162,8 @@ bool Machine::unblock() {
     stuck |= x.state == State::awaiting && !x.spins;
   }
   if (!any) return false;
-  // Whoever yields and looks again when nothing has changed goes to sleep in the end, which is tried as well.
+  // A fiber that yields and polls again although nothing has changed ends up sleeping, and that path is tried
+  // as well.
   if (stuck && search_->exhaustive()) leave(End::redundant);
   if (stuck) {
     for (int f = 0; f < count_; ++f)
@@ -213,16 +215,16 @@ void Machine::kill(int fiber) {
   note("ends", Order::relaxed, "fiber " + std::to_string(fiber), 0, nullptr, false);
 }
 
-/// What the loop of this fiber does not look at will not end it.
+/// Forgets values that the current loop of this fiber does not poll: they cannot end it.
 void Machine::forget_older() {
   Fiber& f = me();
   std::erase_if(f.seen, [&f](const Seen& s) { return s.looked != f.mark; });
 }
 
-/// Until something that was read since the last news has changed.
+/// Blocks the fiber until a value that it has read since it last saw something new has changed.
 void Machine::await(bool spins) {
   Fiber& f = me();
-  if (f.awaited == f.news) leave(End::redundant);  // it came back, and read what it had read before
+  if (f.awaited == f.news) leave(End::redundant);  // it resumed, but read the same values again
   Footprint p;
   for (const Seen& s : f.seen) p.add(s.location, false);
   f.state = State::awaiting;
@@ -231,7 +233,7 @@ void Machine::await(bool spins) {
   const std::uint64_t before = f.news;
   step(p);
   if (f.timed_out) return;
-  if (!search_->exhaustive()) {  // it sees one of the changes at least; the others may be late
+  if (!search_->exhaustive()) {  // it must see at least one of the changes; it may see the others late
     int changed = 0;
     for (const Seen& x : f.seen) changed += is_old(x);
     int which = search_->pick(changed);
@@ -246,7 +248,8 @@ void Machine::await(bool spins) {
 void Machine::yield() {
   Fiber& f = me();
   if (f.awaited == f.news) leave(End::redundant);
-  // The second time it has looked, since the first, at all that its loop looks at.
+  // Acts on the second yield since something new was seen: between the two, the fiber has polled everything
+  // that its loop polls.
   if (f.yielded != f.news) f.yields = 0;
   f.yielded = f.news;
   if (++f.yields == 1) ++f.mark;
@@ -258,7 +261,7 @@ void Machine::yield() {
 
 void Machine::nap() {
   Fiber& f = me();
-  if (f.naps < rules_.naps && search_->pick(2) == 1) {  // it is over at once
+  if (f.naps < rules_.naps && search_->pick(2) == 1) {  // this nap ends immediately
     ++f.naps;
     return news(f);
   }

@@ -1,6 +1,6 @@
-// The machine that explored programs run on: fibers, atomic operations, futexes, time. Its front end is
-// hooks.cc, which the compiler calls for each access; another one, for compiled GPU code say, would call the
-// same functions. Used by explored programs.
+// The machine on which explored programs run: fibers, atomic operations, futexes, time. Its front end is
+// hooks.cc, which the compiler calls for each access; another front end, for example for compiled GPU code,
+// would call the same functions. Used by explored programs.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,11 +17,11 @@ namespace explore {
 /// How an execution ended.
 enum class End : std::uint8_t { well, violation, redundant };
 
-/// Runs executions of a program, each as a search chooses.
+/// Runs executions of a program, each with the choices of a search.
 class Machine {
  public:
   static Machine& the();
-  /// The machine while fibers run, else nullptr.
+  /// The machine while fibers run; otherwise nullptr.
   static Machine* running;
   End run(Program&, Search&, const Fault* fault, bool trace);
 
@@ -34,13 +34,14 @@ class Machine {
   int current() const { return current_; }
   bool holds(const void* p) const { return memory_.holds(p); }
 
-  /// Other fibers go on; returns when something has changed, or to go down the ladder.
+  /// Lets other fibers run; returns when a polled value has changed, or when the fiber should go down its
+  /// ladder of waits.
   void yield();
-  /// Sleeps for some time.
+  /// Sleeps for an unspecified time.
   void nap();
   std::int64_t now() { return time_ += 1; }
 
-  // Of the last execution.
+  // Results of the last execution.
   const std::string& violation() const { return violation_; }
   const std::vector<Event>& events() const { return events_; }
   int missed_wakes() const { return missed_; }
@@ -51,7 +52,7 @@ class Machine {
   struct Seen {
     const void* site;
     int location, store;
-    int looked;  // at it again, lastly after this mark of the fiber's
+    int looked;  // value of the fiber's mark when it last polled this
   };
   enum class State : std::uint8_t { ready, asleep, awaiting, napping, ended };
   struct Fiber {
@@ -59,11 +60,11 @@ class Machine {
     Knowledge knows;
     State state = State::ended;
     Footprint next;
-    Kept<Seen> seen;  // loads since there was news
+    Kept<Seen> seen;  // loads since the fiber last saw something new
     std::int16_t last_read[kLocations];
     std::uint64_t news = 0, yielded = 0, awaited = 0;
     int idle = 0, yields = 0, naps = 0, mark = 0;
-    int on = -1;  // asleep: the word
+    int on = -1;  // location of the futex word while asleep
     std::uint32_t expected = 0;
     bool timed = false, spins = false, timed_out = false;
   };

@@ -1,4 +1,5 @@
-// Histories of locations: what may be read, where stores may stand, what happens before what. See memory.h.
+// Histories of locations: which stores may be read, where new stores may be placed, what happens before what.
+// See memory.h.
 #include "tests/explore/engine/memory.h"
 
 #include <sys/mman.h>
@@ -10,7 +11,7 @@
 namespace explore {
 namespace {
 
-constexpr Key kGap = 1 << 16;  // so many stores less one can come between two
+constexpr Key kGap = 1 << 16;  // distance of neighbouring keys, which leaves room for stores in between
 
 template <class T>
 T* map(std::size_t bytes) {
@@ -20,7 +21,7 @@ T* map(std::size_t bytes) {
   return static_cast<T*>(p);
 }
 
-/// Of a word of so many bytes.
+/// The mask of a word of `size` bytes.
 std::uint64_t mask(int size) { return ~std::uint64_t{0} >> (64 - 8 * size); }
 
 template <class T>
@@ -121,7 +122,7 @@ int Memory::find(const void* p, int size) {
   return known;
 }
 
-/// A plain store to an atomic word, which all that comes later knows, or it raced.
+/// Adds a plain store to an atomic word to the history. Every later access knows it; otherwise it was a race.
 void Memory::absorb(int location) {
   Location& m = at(location);
   m.written = false;
@@ -214,7 +215,7 @@ int Memory::write(Knowledge& k, int location, int place, std::uint64_t value, Or
   }
   if (clock) s.clock = *clock;
   s.speaks = clock != nullptr;
-  if (source >= 0) {  // a read-modify-write carries a release sequence on
+  if (source >= 0) {  // a read-modify-write continues a release sequence
     Store& from = store(source);
     from.followed = true;
     if (from.speaks) {

@@ -6,10 +6,11 @@
 
 namespace explore {
 namespace {
-constexpr int kIdle = 400;  // loads in a row that say nothing new; who does more waits for a change
+// Consecutive loads without anything new, after which the fiber waits for a change.
+constexpr int kIdle = 400;
 constexpr int kQueue = kLocations, kSc = 2 * kLocations + kFibers;
 
-/// The low half of what a word holds: the kernel looks at no more.
+/// The low half of a word: the kernel compares only that.
 std::uint32_t low(std::uint64_t value) { return static_cast<std::uint32_t>(value); }
 }  // namespace
 
@@ -22,8 +23,8 @@ Operations& Operations::the() {
 
 Footprint Operations::touch(int location, bool changes, Order o) {
   Footprint f;
-  // A load that is sequentially consistent bounds what later ones of the same place may see: it is no mere
-  // look.
+  // A sequentially consistent load bounds what later loads of the same location may read, so it does not
+  // commute with them.
   f.add(location, changes || o == Order::seq_cst);
   if (o == Order::seq_cst) f.add(kSc, false);
   return f;
@@ -76,8 +77,8 @@ std::uint64_t Operations::perform_read(int location, Order o, int which) {
 std::uint64_t Operations::load(void* p, int size, Order o, const void* site) {
   Machine::Fiber& f = m_.me();
   int m = memory_.find(p, size);
-  // A look that is repeated while nothing new has been seen shows the same again: it is no step. What has
-  // changed meanwhile is seen by who yields.
+  // A load that is repeated while nothing new has been seen returns the same value and is not a step. A fiber
+  // sees later changes when it yields.
   for (Machine::Seen& s : f.seen)
     if (s.location == m && (s.site == site || m_.rules_.brief)) {
       s.looked = f.mark;
@@ -210,7 +211,7 @@ void Operations::fence(Order o, const void* site) {
   trace(-1, "fences", o, 0, site);
 }
 
-/// A lock is its first word: 0 is free.
+/// The lock's state is its first word: 0 means free.
 void Operations::lock(void* mutex, const void* site) {
   for (std::uint64_t free = 0; !exchange_if(mutex, 4, &free, 1, Order::acquire, Order::relaxed, site);
        free = 0) {
@@ -240,7 +241,7 @@ int Operations::futex_wait(void* p, std::uint32_t expected, bool timed, const vo
   m_.step(touched);
   m = memory_.find(p, 8);
   const bool same = low(memory_.store(memory_.newest(m)).value) == expected;
-  // The kernel has looked at the word on behalf of this fiber, which does not read older values after that.
+  // The kernel has read the word on behalf of this fiber, which therefore reads no older values afterwards.
   memory_.catch_up(f.knows, m);
   m_.news(f);
   const bool spurious = same && m_.spurious_ < m_.rules_.spurious && m_.search_->pick(2) == 1;

@@ -1,6 +1,6 @@
-// What fibers do to memory: atomic operations, plain accesses, locks, and the futexes that they sleep on. Its
-// front end is hooks.cc, which the compiler calls for each access; another one, for compiled GPU code say,
-// would call the same functions.
+// The operations of fibers on memory: atomic operations, plain accesses, locks, and the futexes that they
+// sleep on. The front end is hooks.cc, which the compiler calls for each access; another front end, for
+// example for compiled GPU code, would call the same functions.
 #pragma once
 #include <cstdint>
 
@@ -8,17 +8,17 @@
 
 namespace explore {
 
-/// The operations of the fiber that runs. `site`: where its program calls from.
+/// Operations of the running fiber. `site`: return address of the call in its program.
 class Operations {
  public:
   static Operations& the();
-  /// While fibers run, else nullptr.
+  /// The operations while fibers run; otherwise nullptr.
   static Operations* running;
   bool holds(const void* p) const { return memory_.holds(p); }
 
   std::uint64_t load(void* p, int size, Order, const void* site);
   void store(void* p, int size, std::uint64_t, Order, const void* site);
-  /// `change` makes the new value of the old one, which is returned.
+  /// `change` computes the new value from the old one; returns the old value.
   std::uint64_t change(void* p, int size, std::uint64_t (*change)(std::uint64_t, std::uint64_t),
                        std::uint64_t by, Order, const void* site);
   bool exchange_if(void* p, int size, std::uint64_t* expected, std::uint64_t desired, Order, Order otherwise,
@@ -30,7 +30,7 @@ class Operations {
   void lock(void* mutex, const void* site);
   void unlock(void* mutex, const void* site);
 
-  /// Sites of atomic operations that were seen since, in the order of their first call.
+  /// If set, collects the sites of atomic operations in the order of their first call.
   SiteList* survey = nullptr;
 
  private:

@@ -1,4 +1,4 @@
-// The walk through the tree of choices. See search.h.
+// Walks through the tree of choices. See search.h.
 #include "tests/explore/engine/search.h"
 
 #include <bit>
@@ -34,7 +34,7 @@ bool Search::begin() {
   return true;
 }
 
-/// To the next path: the last node that has something left to try.
+/// Advances to the next path, at the last node with an untried alternative.
 bool Search::advance() {
   while (!nodes_.empty()) {
     Node& n = nodes_.back();
@@ -74,8 +74,8 @@ int Search::pick(int n) {
   return chosen;
 }
 
-/// Who sleeps at the node that begins now: who was tried, or slept, at the one before, and commutes with what
-/// was done there.
+/// The sleep set of the new node: fibers that were tried, or slept, at the previous node, and whose next step
+/// commutes with the step made there.
 FiberSet Search::asleep_now(const Footprint* const* next) const {
   if (last_ < 0) return 0;
   const Node& before = nodes_[static_cast<std::size_t>(last_)];
@@ -131,14 +131,14 @@ Search::Place& Search::place(int i) {
   return p;
 }
 
-/// Who could make the first step of what came after `step` without it, and then of `fiber`: the initials of
-/// the reversed race.
+/// The initials of the reversed race: the fibers that could make the first step of the sequence that is made
+/// of the steps after `step` that do not depend on it, and then of the next step of `fiber`.
 FiberSet Search::initials(int step, int fiber, const Steps& now) const {
   FiberSet first = 0, present = 0;
   const int by = made_[static_cast<std::size_t>(step)].fiber;
   const auto end = static_cast<int>(made_.size());
   kept_.clear();
-  const auto free = [&](const Steps& s) {  // of all that is kept so far
+  const auto free = [&](const Steps& s) {  // of everything kept so far
     for (const int k : kept_)
       if (s.at[made_[static_cast<std::size_t>(k)].fiber] >= k) return false;
     return true;
@@ -156,8 +156,8 @@ FiberSet Search::initials(int step, int fiber, const Steps& now) const {
   return first;
 }
 
-/// The last steps of others that do not commute with this one, and are not before it anyway, are tried behind
-/// it, too.
+/// For the last steps of other fibers that do not commute with this one, and do not precede it anyway,
+/// schedules the reversed order as well.
 void Search::race(int fiber, const Footprint& f, const Steps& now) {
   const auto try_behind = [&](int step, int by) {
     if (step == 0 || by == fiber || seen_[fiber].at[by] >= step) return;
@@ -176,7 +176,7 @@ void Search::race(int fiber, const Footprint& f, const Steps& now) {
   }
 }
 
-/// What comes before the next step of `fiber`, if it touches this.
+/// The steps that precede the next step of `fiber`, if it has this footprint.
 Search::Steps Search::before(int fiber, const Footprint& f) {
   Steps s = seen_[fiber];
   for (int i = 0; i < f.count; ++i) {

@@ -1,5 +1,5 @@
-// The choices of executions: which fiber goes on, which store a load reads. Tries all of them, or draws them
-// from a seed, or repeats those that it is given. Used by the machine.
+// Makes the choices of executions: which fiber runs next, which store a load reads. Tries all of them, draws
+// them from a seed, or repeats given ones. Used by the machine.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
@@ -14,7 +14,8 @@ namespace explore {
 
 using FiberSet = std::uint32_t;
 
-/// What a step touches. Two steps that touch one place, one of them to change it, do not commute.
+/// The places that a step touches. Two steps that touch the same place, at least one of them changing it, do
+/// not commute.
 struct Footprint {
   static constexpr int kPlaces = 64;
   struct Touch {
@@ -39,49 +40,50 @@ struct Footprint {
   }
 };
 
-/// How executions are chosen.
+/// How choices are made.
 struct Plan {
   enum class Kind : std::uint8_t {
-    reduced,  ///< all, but one of those that differ in the order of steps that commute only: dynamic
-              ///< partial-order reduction by source sets (Abdulla et al. 2014), with sleep sets
-    all,      ///< all, each order of steps; to check `reduced` against
+    reduced,  ///< all executions, but only one of those that differ only in the order of commuting steps:
+              ///< dynamic partial-order reduction by source sets (Abdulla et al. 2014), with sleep sets
+    all,      ///< all executions in every order of steps; to check `reduced` against
     random,
     repeat
   } kind = Kind::reduced;
   std::uint64_t seed = 1;
-  std::vector<std::uint16_t> choices = {};  ///< of `repeat`
-  bool was_random = false;                  ///< with `repeat`: the execution was a random one
+  std::vector<std::uint16_t> choices = {};  ///< for `repeat`
+  bool was_random = false;                  ///< for `repeat`: the execution came from a random search
 };
 
-/// Walks through the tree of choices, one path an execution.
+/// Walks through the tree of choices, one path for each execution.
 class Search {
  public:
   explicit Search(Plan plan) : plan_(std::move(plan)), random_(plan_.seed) {}
-  /// A new execution. False: there is none left.
+  /// Starts a new execution. False: there is none left.
   bool begin();
-  /// The fiber that makes the next step, or -1: what follows has been seen before. `next`: by fiber.
+  /// The fiber that makes the next step, or -1 if the rest is redundant. `next`: the footprints of the next
+  /// steps, by fiber.
   int schedule(FiberSet enabled, int current, const Footprint* const* next);
-  /// One of `n`, of which the first is the usual one.
+  /// Chooses one of `n` alternatives, the first of which is the usual one.
   int pick(int n);
-  /// The fiber that was chosen last makes its step.
+  /// Records that the fiber chosen last makes its step.
   void account(int fiber, const Footprint&);
-  /// All that `waker` did up to now comes before what `woken` does next.
+  /// Records that all steps of `waker` so far precede the next step of `woken`.
   void order(int waker, int woken) { join(&seen_[woken], seen_[waker]); }
-  /// At the end of an execution: steps that could not be made any more because of others' order.
+  /// Call at the end of an execution: records a step that was not made because of the order of others.
   void pending(int fiber, const Footprint& next);
-  /// The choices of this execution, to repeat it.
+  /// The choices of this execution, for repeating it.
   const Kept<std::uint16_t>& path() const { return path_; }
-  /// Whether executions are dropped for which others stand.
+  /// Whether executions are dropped that others represent.
   bool exhaustive() const {
     return plan_.kind != Plan::Kind::random && !(plan_.kind == Plan::Kind::repeat && plan_.was_random);
   }
-  bool complete() const { return complete_; }  ///< all has been tried
+  bool complete() const { return complete_; }  ///< all executions have been tried
 
  private:
   static constexpr int kPlaces = 2 * kLocations + kFibers + 1;
   struct Node {
     bool schedules;
-    std::uint16_t chosen, count;  // of data: of `count`
+    std::uint16_t chosen, count;  // for data: the alternative chosen of `count`
     FiberSet enabled, todo, done, asleep;
   };
   struct Steps {
@@ -89,7 +91,7 @@ class Search {
   };
   struct Place {
     std::uint64_t execution;
-    int changed;  // step; 0: none
+    int changed;  // last step that changed it; 0: none
     int changed_by;
     int read[kFibers];
     Steps change, reads;
@@ -109,19 +111,19 @@ class Search {
   std::uint64_t execution_ = 0;
   bool complete_ = false;
   Kept<Node> nodes_;
-  std::size_t depth_ = 0;  // nodes of this execution so far
+  std::size_t depth_ = 0;  // number of nodes of this execution so far
   int last_ = -1;          // node of the last step
   struct Made {
     int fiber = 0, node = -1;
     Steps seen;
   };
-  Kept<Made> made_;         // steps; from 1
+  Kept<Made> made_;         // steps; indices from 1
   mutable Kept<int> kept_;  // scratch
-  Steps seen_[kFibers];     // by fiber: steps of others that come before its next one
+  Steps seen_[kFibers];     // by fiber: the steps of others that precede its next one
   Kept<Place> places_;
   Kept<std::uint16_t> path_;
   Footprint last_footprint_;
-  std::uint32_t weights_[kFibers] = {};  // of a random execution: some fibers are faster than others
+  std::uint32_t weights_[kFibers] = {};  // for random executions: some fibers are faster than others
 };
 
 }  // namespace explore

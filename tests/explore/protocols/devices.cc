@@ -1,5 +1,5 @@
 // Words between GPUs and hosts: arrival records and the words of streams on the leader's path, and the flags
-// and packets of resident kernels, whose bodies run on the host, too.
+// and packets of resident kernels, whose bodies also run on the host.
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -18,7 +18,7 @@ using namespace ouro;
 using At = Fault::At;
 using What = Fault::What;
 
-/// One writer hands chunks over by a flag, one reader gives them back by another.
+/// A writer hands chunks over by one flag, and a reader returns them by another.
 class Flags final : public Program {
  public:
   int fibers() const override { return 2; }
@@ -48,7 +48,7 @@ class Flags final : public Program {
   std::uint64_t *full_ = nullptr, *freed_ = nullptr, *data_ = nullptr;
 };
 
-/// Packets that carry their own flags, in places that take turns; the answer says that a place may be reused.
+/// Packets that contain their own flags, in alternating places; the answer says that a place may be reused.
 class Packets final : public Program {
  public:
   explicit Packets(std::uint32_t rounds) : rounds_(rounds) {}
@@ -64,7 +64,7 @@ class Packets final : public Program {
   }
   void run(int fiber) override {
     for (std::uint32_t flag = 1; flag <= rounds_;
-         ++flag) {  // each waits for the other's, as in an all-reduce
+         ++flag) {  // each waits for the packet of the other, as in an all-reduce
       gpu::store_packet(&packets_[fiber][flag % 2], value(fiber, flag), flag);
       std::uint64_t data = 0;
       while (!gpu::load_packet(&packets_[1 - fiber][flag % 2], flag, &data)) gpu::pause();
@@ -80,11 +80,12 @@ class Packets final : public Program {
   gpu::Packet* packets_[2] = {};
 };
 
-/// The words and records of all ranks, with their names.
+/// Allocates and labels the words and records of all ranks.
 void make_device_words(int ranks) {
   job = new Job{.ranks = ranks};
   job->device_words = *device::Segment::create(rt::GpuWords::bytes(ranks), "device words");
-  std::memset(job->device_words->data(), 0, job->device_words->bytes());  // set_up() may count there
+  // The arena zeroes sparse memory only where fibers used it, but set_up() writes here too.
+  std::memset(job->device_words->data(), 0, job->device_words->bytes());
   const auto open = *rt::GpuWords::open(job->device_words, ranks);
   label(&open->arrival(0, 0),
         sizeof(rt::GpuArrival) * rt::GpuWords::kArrivals * static_cast<std::size_t>(ranks), "gpu record");
@@ -106,11 +107,11 @@ rt::GpuTeam* make_team(const rt::Members& members) {
                          .deadline = std::chrono::hours(1)};
 }
 
-/// All-reduces on the leader's path: ranks announce them, the last one leads, and streams wait for words. A
-/// rank stands for its stream, too: words are written and waited for as streams do it.
+/// All-reduces on the leader's path: ranks announce them, the last one to arrive leads, and streams wait for
+/// words. A rank also plays its stream: it writes words and waits for them as streams do.
 class Leader final : public Program {
  public:
-  /// Without capture, `before` operations have been numbered.
+  /// Without capture, numbering continues after `before` operations.
   Leader(int ranks, int operations, bool captured, std::uint32_t before = 0)
       : ranks_(ranks), operations_(operations), captured_(captured), before_(before) {
     for (int r = 0; r < ranks; ++r) groups_.push_back(&members_of(r, ranks));
@@ -154,7 +155,7 @@ class Leader final : public Program {
     for (int r = 0; r < ranks_; ++r) s += value(r, k);
     return s;
   }
-  // Operations of streams on words: what comes before a write is visible to whoever has waited for it.
+  // Executes stream operations on words: what precedes a write is visible to anyone who has waited for it.
   static void run(const std::vector<gpu::MemOp>& ops) {
     using Kind = gpu::MemOp::Kind;
     for (const gpu::MemOp& op : ops) {
@@ -171,7 +172,7 @@ class Leader final : public Program {
   void follow(int rank, int k, const rt::LeaderWords& words) {
     std::vector<gpu::MemOp> ops;
     words.follow(rank, &ops);
-    input(rank) = value(rank, k);  // by what was in the stream before
+    input(rank) = value(rank, k);  // stands for work that was in the stream before
     run(ops);
   }
   void lead(int rank, int k, rt::GpuArrivals& arrivals, const rt::LeaderWords& words) {
@@ -202,7 +203,8 @@ class Leader final : public Program {
   rt::GpuArrivals* arrivals_[4] = {};
 };
 
-/// Rank 0 is 64 operations ahead, and comes round to the records that rank 1, which leads them all, reads.
+/// Rank 0 is 64 operations ahead, and wraps around to the records that rank 1, which leads all operations,
+/// is reading.
 class Records final : public Program {
  public:
   Records() {

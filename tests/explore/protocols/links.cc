@@ -1,4 +1,5 @@
-// Links: operations of the link executor over rings of two slots, waits with their sleeps, and a death.
+// Links: operations of the link executor over rings of two slots, waits with their sleeps, and the death of
+// a rank.
 #include "tests/explore/protocols/protocols.h"
 #include "tests/explore/rank/collectives.h"
 

@@ -1,5 +1,5 @@
-// Messages: mailboxes over links with their doorbells, and the death of a peer, which the watch thread
-// reports.
+// Messages: mailboxes over links with their doorbells, and the death of a peer, which the watch
+// thread reports.
 #include <atomic>
 #include <vector>
 
@@ -14,14 +14,15 @@ using At = Fault::At;
 using What = Fault::What;
 
 struct Setting {
-  std::size_t first = 1, second = 0;  ///< messages that rank 0 sends to rank 1, and that rank 1 sends back
-  std::size_t bytes = 64;             ///< of each; a slot holds 64
+  /// Number of messages that rank 0 sends to rank 1, and that rank 1 sends back.
+  std::size_t first = 1, second = 0;
+  std::size_t bytes = 64;  ///< size of each; a slot holds 64
   bool sleeps = false, brief = false, wakes = false;
   bool dies = false;  ///< rank 1 may die at any step
-  int ranks = 2;      ///< all but rank 0 send `second` to it
+  int ranks = 2;      ///< every rank except rank 0 sends `second` messages to it
 };
 
-/// Two ranks that send and receive, each in one call.
+/// Two ranks that each send and receive in one call.
 class Exchange final : public Program {
  public:
   explicit Exchange(Setting s) : s_(s) {
@@ -76,7 +77,7 @@ class Exchange final : public Program {
     return new rt::Message{
         .sends = sends, .peer = peer, .tag = static_cast<int>(tag), .data = data, .bytes = s_.bytes};
   }
-  /// What the watch thread of rank 0 does.
+  /// The part of rank 0's watch thread: ends rank 1 and reports its death.
   void bury() {
     kill(1);
     members_[0]->job_members.note_death(1);

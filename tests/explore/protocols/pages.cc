@@ -1,5 +1,4 @@
-// Control pages: signatures, votes and errors that others read while they change, and the decision of
-// shrink().
+// Control pages: signatures, votes and errors that are read while they change, and the decision of shrink().
 #include <algorithm>
 #include <atomic>
 #include <iterator>
@@ -19,7 +18,7 @@ using What = Fault::What;
 
 rt::Signature signature_of(std::uint64_t seq) { return {seq * 1000 + 1, seq * 1000 + 2}; }
 
-/// A rank enters operations whose entries share a place; another asks for both.
+/// A rank enters operations whose entries share a place; another rank queries both.
 class Signatures final : public Program {
  public:
   int fibers() const override { return 2; }
@@ -96,11 +95,11 @@ class Errors final : public Program {
   }
 
  private:
-  const rt::Members* const groups_[2] = {&members_of(0, 2), &members_of(1, 2)};  // outlive executions
+  const rt::Members* const groups_[2] = {&members_of(0, 2), &members_of(1, 2)};  // they outlive executions
   Member* members_[2] = {};
 };
 
-/// Members agree on who is left, while one of them, maybe the one that decides, dies at any step.
+/// Members agree on the survivors, while one of them, possibly the one that decides, dies at any step.
 class Shrink final : public Program {
  public:
   Shrink(int ranks, int dies) : ranks_(ranks), dies_(dies) {
@@ -144,7 +143,7 @@ class Shrink final : public Program {
   }
 
  private:
-  /// What the watch threads of all others do.
+  /// The part of the watch threads of all other members.
   void bury() {
     kill(dies_);
     for (int r = 0; r < ranks_; ++r)
@@ -156,8 +155,8 @@ class Shrink final : public Program {
   rt::Verdict* verdicts_[4] = {};
 };
 
-/// The first member proposes records while the members, who wait for nobody, come to their looks: all take a
-/// record with the same look, and the one that was meant, or none takes it.
+/// The first member proposes records while the members, none of which waits, reach their looks (the points at
+/// which they check for one). Either all take a record at the intended look, or none takes it.
 class Revisions final : public Program {
  public:
   explicit Revisions(int ranks) : ranks_(ranks) {}
@@ -195,7 +194,7 @@ class Revisions final : public Program {
   }
 
  private:
-  static constexpr std::uint64_t kLooks = 5;  // the third record lies where the first did
+  static constexpr std::uint64_t kLooks = 5;  // the third record reuses the place of the first
   static rt::Calibration record(std::uint64_t revision, std::uint64_t n) {
     rt::Calibration c{};
     c.pairs = 1, c.native = static_cast<std::uint32_t>(revision);
@@ -205,7 +204,7 @@ class Revisions final : public Program {
   rt::GroupRecord& mine(int fiber) const { return pages_->page(fiber).groups[0]; }
   const int ranks_;
   Pages* pages_ = nullptr;
-  std::uint64_t taken_[3][kLooks + 1] = {}, from_[kLooks + 1] = {};  // by revision, the look
+  std::uint64_t taken_[3][kLooks + 1] = {}, from_[kLooks + 1] = {};  // by revision and by look
   rt::Calibration record_[3][kLooks + 1], meant_[kLooks + 1];
 };
 

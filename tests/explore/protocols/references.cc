@@ -1,5 +1,5 @@
-// In-place references: registered buffers that all ranks read and write where they lie, after their arrival
-// records have said where that is.
+// In-place references: registered buffers that all ranks read and write directly, after their arrival records
+// have published their locations.
 #include "tests/explore/protocols/protocols.h"
 #include "tests/explore/rank/collectives.h"
 

@@ -1,6 +1,6 @@
-// What lies beneath the protocols that are explored: links and buffers are those of the job in the arena, and
-// loops are plain, over uint64, so that each access is seen. In place of runtime/exec/host/wiring.cc,
-// runtime/context and kernels/host in explored programs.
+// The layer below the explored protocols: links and buffers of the job in the arena, and plain loops over
+// uint64, so that each access is seen. Replaces runtime/exec/host/wiring.cc, runtime/context and kernels/host
+// in explored programs.
 #include <atomic>
 #include <cstring>
 

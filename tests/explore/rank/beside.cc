@@ -1,6 +1,6 @@
-// What lies beside the protocols that are explored: memory of a host and of devices, as far as they ask for
-// it, and a log that says nothing. In place of runtime/context, runtime/network, runtime/stream and
-// kernels/device in explored programs.
+// The components beside the explored protocols: memory of a host and of devices, as far as the protocols use
+// it, and a log without output. Replaces runtime/context, runtime/network, runtime/stream and kernels/device
+// in explored programs.
 #include "runtime/context/faults.h"
 #include "runtime/context/remarks.h"
 #include "runtime/core/log.h"
@@ -31,7 +31,7 @@ void Exchange::damage_next() {}
 namespace ouro::rt {
 
 void ControlLines::kick() {}
-Status Faults::strike(std::string_view) { return {}; }  // OURO_FAULT is not set there
+Status Faults::strike(std::string_view) { return {}; }  // OURO_FAULT is not set
 Status Faults::to_be_damaged() { return {}; }
 bool Faults::is_damage(const Status&) { return false; }
 std::optional<std::size_t> read_remarks(const wire::Bytes&, ControlPage*) { return std::nullopt; }
@@ -48,7 +48,7 @@ std::size_t GpuWords::bytes(int n) {
   return sizeof(Head) + count(n) * sizeof(std::uint32_t) +
          static_cast<std::size_t>(n) * kArrivals * sizeof(GpuArrival);
 }
-/// As in gpu_words.cc, without pages and pins: words lie where processors reach them only.
+/// As in gpu_words.cc, without pages and pins: only processors access the words.
 Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment> segment, int n) {
   auto* const words = new GpuWords;
   std::byte* at = segment->data();
@@ -67,7 +67,7 @@ void GpuWords::set_all(std::uint32_t, std::uint32_t) const {}
 }  // namespace ouro::rt
 
 namespace ouro {
-bool is_stopped(const Fd&) { return false; }  // no process is
+bool is_stopped(const Fd&) { return false; }  // no process is stopped
 }  // namespace ouro
 
 namespace ouro::gpu {

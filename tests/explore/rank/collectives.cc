@@ -7,7 +7,7 @@ namespace explore {
 
 using namespace ouro;
 
-/// What is made anew for each execution.
+/// State that is made anew for each execution.
 struct Collectives::Run {
   Rank* ranks[8] = {};
   Buffers buffers[8] = {};
@@ -97,7 +97,7 @@ void Collectives::check_output(int rank, int call) {
     check(run_->buffers[rank].out[i] == expected(i), "a wrong result");
 }
 
-/// What the watch threads of the others do when a rank has died.
+/// The part of the watch threads of the other ranks after a death.
 void Collectives::bury() {
   kill(s_.dies);
   for (int r = 0; r < s_.ranks; ++r)
@@ -107,7 +107,7 @@ void Collectives::bury() {
 
 void Collectives::finish() {
   for (int r = 0; r < s_.ranks; ++r) check(s_.dies >= 0 || run_->ended[r], "a rank has not come to its end");
-  // What was published before a death still counts: a receiver that has failed lacks a chunk.
+  // Data published before a death still counts: a receiver may fail only if it lacks a chunk.
   if (s_.dies < 0 || job->links.empty()) return;
   const Call& c = s_.calls.back();
   const int to = 1 - c.root;

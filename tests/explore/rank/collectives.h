@@ -9,17 +9,18 @@ namespace explore {
 
 struct CollectivesSetting {
   int ranks = 2;
-  std::vector<Call> calls;  ///< one after another, by all ranks
-  int ahead = 0;            ///< calls of rank 0, the first ones, that it has run before the others begin
-  int last = -1;            ///< the others end after so many calls; -1: all
+  std::vector<Call> calls;            ///< made one after another, by all ranks
+  int ahead = 0;                      ///< number of first calls that rank 0 completes before the others start
+  int last = -1;                      ///< number of calls after which the other ranks end; -1: all
   std::vector<bool> registered = {};  ///< by rank: its buffers are registered; empty: none
   bool sleeps = false, brief = false;
-  bool wakes = false;  ///< no sleeper may be left behind, the window of decision 0003 aside
+  bool wakes = false;  ///< no sleeper may miss its wake-up, except in the window of decision 0003
   int dies = -1;       ///< a rank that may die at any step
-  int spurious = 0;    ///< wake-ups that nobody sent
+  int spurious = 0;    ///< number of spurious wake-ups
 };
 
-/// Ranks that run the same operations. Outputs are right, or the operation has failed because of a death.
+/// Ranks that run the same operations. Either the outputs are right, or the operation has failed because of
+/// a death.
 class Collectives final : public Program {
  public:
   explicit Collectives(CollectivesSetting);
@@ -46,10 +47,10 @@ class Collectives final : public Program {
 
   CollectivesSetting s_;
   std::vector<const ouro::rt::Members*> members_;
-  std::vector<Buffers> own_;                         // by rank: private ones
-  std::vector<std::vector<ouro::rt::Plan*>> plans_;  // by rank and call, where buffers are private
+  std::vector<Buffers> own_;                         // private buffers, by rank
+  std::vector<std::vector<ouro::rt::Plan*>> plans_;  // by rank and call; used with private buffers
   struct Run;
-  Run* run_ = nullptr;  // of this execution
+  Run* run_ = nullptr;  // state of the current execution
 };
 
 }  // namespace explore

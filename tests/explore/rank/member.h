@@ -1,5 +1,5 @@
-// A member of a group with its control page: what finds failures, agrees on survivors and carries messages,
-// as it is in the library. Used by the protocols of pages and messages.
+// A member of a group with its control page, and the library's own code that detects failures, agrees on
+// survivors and carries messages. Used by the protocols of pages and messages.
 #pragma once
 #include <memory>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace explore {
 
-/// Control pages of all ranks of an execution, in the arena; to be made first. `key` is the group's.
+/// Control pages of all ranks of an execution, in the arena; must be made first. `key` is the group's.
 class Pages {
  public:
   static constexpr std::uint64_t kKey = 77;
@@ -22,10 +22,10 @@ class Pages {
   }
 };
 
-/// A context of which its records are there and nothing else.
+/// A context with its records only.
 ouro::rt::Context& bare_context(ouro::rt::ControlPage& own);
 
-/// One member; made in set_up(), for each execution. What its threads share lies in the arena.
+/// One member; made in set_up(), for each execution. Objects that its threads share are in the arena.
 class Member {
  public:
   Member(const Pages&, const ouro::rt::Members&);

@@ -58,7 +58,7 @@ Status RankWaiter::look(Clock::duration) {
 }
 
 namespace {
-/// Nobody looks at it: what asks the context for something is answered in below.cc.
+/// A placeholder that is never read: below.cc answers all requests to the context.
 rt::Context& no_context() {
   alignas(rt::Context) static std::byte nothing[sizeof(rt::Context)];
   return reinterpret_cast<rt::Context&>(nothing);

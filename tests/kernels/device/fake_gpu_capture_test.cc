@@ -1,4 +1,4 @@
-// The fake GPU: events, capture and graphs, with CUDA's rules about what breaks a capture.
+// The fake GPU: events, capture and graphs, with CUDA's rules for what breaks a capture.
 #include "tests/kernels/device/fake_gpu_harness.h"
 
 namespace ouro::gpu::test {
@@ -21,7 +21,7 @@ TEST(FakeGpuEvents, AWaitIsForTheLastRecordBeforeIt) {
   OK(rig.gpu.record(e, rig.stream));
   OK(rig.gpu.wait(other, e));
   OK(rig.enqueue(at_least(rig.host, 2)));
-  OK(rig.gpu.record(e, rig.stream));  // not what `other` waits for
+  OK(rig.gpu.record(e, rig.stream));  // not the event that `other` waits for
   OK(rig.gpu.wait(third, e));
   EXPECT_FALSE(value(rig.gpu.query(other)));
   store(rig.host, 1);
@@ -119,7 +119,7 @@ TEST(FakeGpuCapture, WhatIsCapturedRunsAtEachLaunchOnly) {
     EXPECT_EQ(calls, static_cast<int>(i));
   }
   const Stream others[] = {rig.another(),
-                           {0, nullptr}};  // the counting is plain: a graph runs once at a time
+                           {0, nullptr}};  // counted without atomics: a graph runs only once at a time
   for (int i = 0; i < 20; ++i) OK(rig.gpu.launch(g, others[i % 2]));
   for (const Stream& s : others) OK(rig.gpu.synchronize(s));
   EXPECT_EQ(calls, 23);
@@ -138,7 +138,7 @@ TEST(FakeGpuCapture, ForksAndJoinsByEvents) {
   OK(rig.gpu.record(fork, rig.stream));
   OK(rig.gpu.wait(there, fork));
   EXPECT_EQ(value(rig.gpu.capturing(there)), value(rig.gpu.capturing(rig.stream)));
-  // Each waits for the other: only streams that run beside each other come through.
+  // Each stream waits for the other, so they finish only if they run concurrently.
   OK(rig.enqueue(at_least(rig.host, 1)));
   OK(rig.enqueue(write(rig.host + 1, 1)));
   OK(rig.enqueue(write(rig.host, 1), there));
@@ -178,7 +178,7 @@ TEST(FakeGpuCapture, AGraphCanBePartOfAGraph) {
   EXPECT_EQ(rig.words[0], 6u);
 }
 
-/// A capture in which `wrong` is done; what end_capture then says.
+/// Captures while doing `wrong`; returns the result of end_capture.
 Status broken_by(Rig& rig, const std::function<Status()>& wrong, const char* why) {
   EXPECT_TRUE(rig.gpu.begin_capture(rig.stream).ok());
   EXPECT_THAT(wrong(), Fails(Reason::invalid, why));

@@ -1,5 +1,5 @@
-// What the tests of the fake GPU share: values out of results, a flag word, a time limit, a matcher for
-// errors. Used by tests/device/fake_gpu_*.cc only.
+// Helpers that the tests of the fake GPU share: unwrapping results, a flag word, a time limit, a matcher for
+// errors. Used by tests/kernels/device/fake_gpu_*.cc only.
 #pragma once
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -62,14 +62,14 @@ inline MemOp write(void* word, std::uint32_t v) { return {MemOp::Kind::write, v,
 inline MemOp at_least(void* word, std::uint32_t v) { return {MemOp::Kind::wait_at_least, v, word}; }
 inline MemOp equal(void* word, std::uint32_t v) { return {MemOp::Kind::wait_equal, v, word}; }
 
-/// False if it did not come true in time.
+/// False if `f` does not become true in time.
 inline bool eventually(const std::function<bool()>& f, std::chrono::milliseconds limit = ouro::test::kHang) {
   for (const auto until = Clock::now() + limit; Clock::now() < until; std::this_thread::sleep_for(200us))
     if (f()) return true;
   return f();
 }
 
-/// A fake with a stream on device 0 and zeroed words there and in pinned memory.
+/// A fake with a stream on device 0, and zeroed words there and in pinned memory.
 struct Rig {
   explicit Rig(FakeOptions o = {}) : gpu(std::move(o)) {
     stream = value(gpu.create_stream(0, 0));
@@ -88,7 +88,7 @@ struct Rig {
   std::uint32_t *words, *host;
 };
 
-/// A kernel of one argument struct from a captureless lambda (const Args&, int block, int blocks).
+/// Makes a kernel with one argument struct from a captureless lambda (const Args&, int block, int blocks).
 template <class Args, class F>
 Kernel kernel(const char* name, F, bool spins = false) {
   return {.name = name,

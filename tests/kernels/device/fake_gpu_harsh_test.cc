@@ -1,18 +1,19 @@
-// The fake GPU where it is told to do always what CUDA does at times: loading, allocating and unmapping that
-// wait, streams that share queues, streams that are full.
+// The fake GPU in its harsh modes, in which it always does what CUDA does at times: loading, allocating and
+// unmapping wait, streams share queues, streams are full.
 #include "tests/kernels/device/fake_gpu_harness.h"
 
 namespace ouro::gpu::test {
 namespace {
 
-constexpr auto kSoon = 30ms;  // what is meant to wait in vain does so for this long
+constexpr auto kSoon = 30ms;  // how long a wait that must not end is observed
 
 struct Nothing {};
 Kernel nothing(const char* name) {
   return kernel<Nothing>(name, [](const Nothing&, int, int) {});
 }
 
-/// A call that waits for all work does not end while a stream waits, is counted, and ends afterwards.
+/// A call that waits for all work must not return while a stream waits, must be counted, and must
+/// return afterwards.
 void expect_wait(Rig& rig, const std::function<Status()>& call) {
   const int before = rig.gpu.stalls();
   OK(rig.enqueue(at_least(rig.host, 1)));
@@ -57,7 +58,7 @@ TEST(FakeGpuHarsh, UnmappingWaitsForAllWork) {
 }
 
 TEST(FakeGpuHarsh, StreamsShareHardwareQueues) {
-  Rig rig({.harsh = {.connections = 2}});  // the legacy stream has the first, rig.stream the second
+  Rig rig({.harsh = {.connections = 2}});  // the legacy stream uses the first, rig.stream the second
   EXPECT_EQ(value(rig.gpu.properties(0)).connections, 2);
   const Stream first = rig.another(), second = rig.another();
   OK(rig.enqueue(at_least(rig.host, 1)));
@@ -70,7 +71,7 @@ TEST(FakeGpuHarsh, StreamsShareHardwareQueues) {
   OK(rig.gpu.synchronize(second));
   OK(rig.enqueue(at_least(rig.words + 8, 1)));
   OK(rig.enqueue(write(rig.words + 8, 1), second));
-  rig.gpu.lose(0);  // ends what waits for a place, too
+  rig.gpu.lose(0);  // also ends calls that wait for a place in the stream
 }
 
 TEST(FakeGpuHarsh, AFullStreamHoldsUpAllCalls) {

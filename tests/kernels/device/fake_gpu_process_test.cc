@@ -1,5 +1,5 @@
-// The fake GPU in several processes: memory by descriptor and by IPC handle, waits on words of another
-// process, forks, and the choice by environment.
+// The fake GPU in several processes: memory by descriptor and by IPC handle, waits for words of another
+// process, forks, and the choice of GPU by environment.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -14,8 +14,8 @@
 namespace ouro::gpu::test {
 namespace {
 
-/// A forked process that does `body`, and a pipe to it. It fails if the body throws, says what is wrong, or
-/// takes longer than 20 s.
+/// A forked process that runs `body`, and a pipe to it. It fails if the body throws, returns an error text,
+/// or takes longer than 20 s.
 class Child {
  public:
   explicit Child(const std::function<std::string(int pipe)>& body) {
@@ -65,7 +65,7 @@ T receive(int pipe) {
   return t;
 }
 
-/// Counts a word up in turns with another process, `first` beginning: to[0] is mine to write.
+/// Alternates with another process in counting words up, `first` beginning: this one writes `mine`.
 void take_turns(Rig& rig, std::uint32_t* mine, std::uint32_t* theirs, bool first) {
   for (std::uint32_t i = 1; i <= 50; ++i) {
     if (first && !rig.enqueue(write(mine, i)).ok()) throw std::runtime_error("write");
@@ -107,7 +107,7 @@ TEST(FakeGpuProcesses, ShareMemoryByIpcHandle) {
     if (rig.gpu.ipc_close(1, words).ok()) return "closed for a device that did not open it";
     if (rig.gpu.ipc_export(words).ok()) return "exported what it imported";
     take_turns(rig, words + 1, words, false);
-    receive<bool>(pipe);  // now the exporter has freed it
+    receive<bool>(pipe);  // the exporter has freed it now
     if (words[0] != 50) return "an open mapping ended with the memory of the exporter";
     if (!rig.gpu.ipc_close(0, words).ok()) return "cannot be closed";
     if (rig.gpu.ipc_close(0, words).ok()) return "closed once too often";

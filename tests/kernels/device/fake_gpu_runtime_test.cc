@@ -1,4 +1,5 @@
-// The fake GPU: what CUDA's runtime has beyond Gpu - default streams, blocking ones, memory in stream order.
+// The fake GPU: features of CUDA's runtime beyond Gpu: default streams, blocking streams,
+// stream-ordered memory.
 #include "tests/kernels/device/fake_gpu_harness.h"
 
 namespace ouro::gpu::test {
@@ -22,8 +23,8 @@ TEST(FakeGpuRuntime, TheLegacyStreamAndBlockingOnesFollowEachOther) {
   for (const Stream& end : {legacy, same}) {
     std::memset(rig.host, 0, 64);
     OK(rig.enqueue(at_least(rig.host, 1), blocking));
-    OK(rig.enqueue(write(rig.host + 1, 1), end));         // waits for the blocking one
-    OK(rig.enqueue(write(rig.host + 2, 1), blocking));    // waits for the legacy one
+    OK(rig.enqueue(write(rig.host + 1, 1), end));         // waits for the blocking stream
+    OK(rig.enqueue(write(rig.host + 2, 1), blocking));    // waits for the legacy stream
     OK(rig.enqueue(write(rig.host + 3, 1), rig.stream));  // waits for neither
     OK(rig.gpu.synchronize(rig.stream));
     EXPECT_EQ(load(rig.host + 3), 1u);
@@ -45,7 +46,7 @@ TEST(FakeGpuRuntime, EachThreadHasADefaultStreamOfItsOwn) {
   const Stream mine{0, handle(2)};
   OK(rig.enqueue(at_least(rig.host, 1), mine));
   std::thread([&] {
-    OK(rig.enqueue(write(rig.host, 1), mine));  // not behind the other thread's wait
+    OK(rig.enqueue(write(rig.host, 1), mine));  // is not behind the other thread's wait
     OK(rig.gpu.synchronize(mine));
   }).join();
   OK(rig.gpu.synchronize(mine));
@@ -61,7 +62,7 @@ TEST(FakeGpuRuntime, MemoryIsFreedInStreamOrder) {
   OK(rig.gpu.free(p, rig.stream));
   EXPECT_EQ(value(rig.gpu.memory_left(0)), before - (1 << 20)) << "the stream has not come to it";
   store(rig.host, 1);
-  OK(rig.gpu.synchronize(0));  // the device
+  OK(rig.gpu.synchronize(0));  // synchronises the device
   EXPECT_EQ(value(rig.gpu.memory_left(0)), before);
   EXPECT_THAT(rig.gpu.free(p, rig.stream), Fails(Reason::invalid, "released already"));
   OK(rig.gpu.begin_capture(rig.stream));

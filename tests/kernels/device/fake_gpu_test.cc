@@ -1,5 +1,5 @@
 // The fake GPU: devices and memory, each rule with its errors; which GPU a process gets.
-// What runs on it is in fake_gpu_work_test.cc.
+// fake_gpu_work_test.cc tests the work that runs on it.
 #include "kernels/device/fake/fake_gpu.h"
 
 #include <sys/mman.h>
@@ -123,7 +123,7 @@ TEST(FakeGpu, ReleasingARegionDoesNotWait) {
   } args{&rig, r.data};
   const Kernel late = kernel<Args>("late", [](const Args& a, int, int) {
     eventually([&] { return load(a.rig->host) == 1; });
-    store(a.at, 8);  // kept mapped until this has ended
+    store(a.at, 8);  // the memory stays mapped until this store has run
   });
   OK(rig.gpu.launch(late, {}, &args, rig.stream));
   OK(rig.gpu.free_region(r));
@@ -235,7 +235,7 @@ TEST(ChosenGpu, IsWhatWasInstalled) {
   FakeGpu fake;
   install(&fake);
   EXPECT_EQ(&gpu(), &fake);
-  install(nullptr);  // what gpu() then is: see FakeGpuProcesses
+  install(nullptr);  // FakeGpuProcesses tests what gpu() returns then
 }
 
 TEST(ChosenGpu, WithoutDevicesSaysWhy) {

@@ -1,4 +1,4 @@
-// The fake GPU: streams, copies, stream values, kernels; injected faults; how it ends.
+// The fake GPU: streams, copies, stream values, kernels; injected faults; shutdown.
 #include "tests/kernels/device/fake_gpu_harness.h"
 #include "tests/timing.h"
 
@@ -154,7 +154,7 @@ struct Meeting {
   std::atomic<int>* inside;
   std::atomic<int>* most;
 };
-/// Each block waits, for a while at most, until all blocks of its kernel are there.
+/// Each block waits, with a time limit, until all blocks of its kernel are running.
 constexpr auto kMeet = [](const Meeting& m, int, int blocks) {
   const int now = m.inside->fetch_add(1) + 1;
   for (int most = m.most->load(); most < now && !m.most->compare_exchange_weak(most, now);) continue;
@@ -172,7 +172,7 @@ TEST(FakeGpuWork, SpinningBlocksAreThereAllAtOnce) {
   const Meeting args{&inside, &most};
   EXPECT_THAT(rig.gpu.launch(meet, {.blocks = fit + 1, .threads = 1024}, &args, rig.stream),
               Fails(Reason::resource, "fit at once"));
-  const Stream other = rig.another();  // together they do not fit
+  const Stream other = rig.another();  // the two kernels do not fit at the same time
   OK(rig.gpu.launch(meet, {.blocks = fit, .threads = 1024}, &args, rig.stream));
   OK(rig.gpu.launch(meet, {.blocks = fit, .threads = 1024}, &args, other));
   OK(rig.gpu.synchronize(rig.stream));
@@ -329,7 +329,7 @@ TEST(FakeGpuEnd, ACallerInAWaitIsToldSo) {
   OK(rig->enqueue(at_least(rig->words, 1)));
   Status waited;
   std::thread waiter([&waited, r = rig.get()] { waited = r->gpu.synchronize(r->stream); });
-  std::this_thread::sleep_for(20ms);  // a caller may come in before the end, not during it
+  std::this_thread::sleep_for(20ms);  // a caller may enter before the end, but not during it
   rig.reset();
   waiter.join();
   EXPECT_THAT(waited, Fails(Reason::revoked, "destroyed"));

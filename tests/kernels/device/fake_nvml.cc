@@ -1,5 +1,5 @@
-// A management library of four GPUs and one that cannot be asked: 0 reaches 1 and 2, 2 for reading only, and
-// 3 is a part of a GPU. Opened by nvml_test.cc.
+// A management library with four GPUs and one that cannot be queried: 0 reaches 1 and 2, 2 for reading only,
+// and 3 is a part of a GPU. Opened by nvml_test.cc.
 #include <cstdio>
 #include <cstring>
 

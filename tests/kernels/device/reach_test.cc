@@ -1,4 +1,5 @@
-// Reading another process: what it has, and nothing of a stranger that has got its number since.
+// Reading another process's memory: its contents are read, but nothing of a stranger that has since got its
+// process number.
 #include "transport/shm/reach.h"
 
 #include <fcntl.h>
@@ -18,10 +19,10 @@
 namespace ouro::device {
 namespace {
 
-/// A child that sleeps. Its memory is a copy of this process's. Killed and buried with this object.
+/// A sleeping child, whose memory is a copy of this process's. The destructor kills and reaps it.
 class Child {
  public:
-  /// number: that it shall have; 0: any. Where the system does not allow that, there is no child.
+  /// number: the requested process number; 0: any. If the system does not allow that, there is no child.
   explicit Child(pid_t number = 0) {
     clone_args args{};
     args.exit_signal = SIGCHLD;
@@ -93,7 +94,7 @@ TEST_F(Reach, TheNumberOfADeadProcessIsAStrangers) {
   const pid_t pid = child.pid();
   child.end();
   const Child same_number(pid), any;
-  // Where the system gives no number that one asks for, a stranger's own number does as well.
+  // If the system does not assign a requested number, a stranger with its own number serves as well.
   const Child& stranger = same_number.pid() > 0 ? same_number : any;
   ASSERT_GT(stranger.pid(), 0);
   const Status s = read(stranger.pid(), child.pidfd());
@@ -102,7 +103,7 @@ TEST_F(Reach, TheNumberOfADeadProcessIsAStrangers) {
       << "it has no such memory, which says nothing of the one that is meant";
 }
 
-/// Two pages of 2 MiB, huge ones where the system has them.
+/// Two pages of 2 MiB; huge ones if the system has them.
 const std::byte* huge_pages(std::size_t bytes) {
   constexpr std::size_t kPage = 2 << 20;
   void* const at = ::mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -118,7 +119,7 @@ TEST(HugePages, AForkedChildAsksAboutItsOwn) {
   if (!on_huge_pages(huge_pages(kBytes), kBytes)) GTEST_SKIP() << "no huge pages, or none that can be seen";
   const pid_t child = ::fork();
   if (child == 0) {
-    for (int k = 0; k < 8; ++k)  // somewhere the parent has none
+    for (int k = 0; k < 8; ++k)  // at a place where the parent has none
       if (on_huge_pages(huge_pages(kBytes), kBytes)) ::_exit(0);
     ::_exit(1);
   }

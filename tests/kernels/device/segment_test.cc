@@ -1,4 +1,4 @@
-// Segments: seals, what is refused when a peer passes it, one mapping a process, nothing left behind.
+// Segments: seals, what is refused when a peer passes it, one mapping per process, nothing left behind.
 #include "runtime/core/segment.h"
 
 #include <fcntl.h>
@@ -69,7 +69,8 @@ TEST(Segment, TakesWhatAnotherSegmentPasses) {
   EXPECT_EQ(lines_of("/proc/self/maps", "memfd:ouro"), 1);
 }
 
-/// Seals of a segment that some other code made are as good; those of a fresh mapping are seen through it.
+/// A segment made by other code is accepted if it has the seals; writes by its maker are visible through a
+/// new mapping.
 TEST(Segment, SharesBytesWithItsMaker) {
   Fd fd = memory(kBytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   ASSERT_EQ(pwrite(fd.get(), "hello", 5, 100), 5);
@@ -136,7 +137,7 @@ TEST(Segment, TooMuchIsAnErrorWithBothNumbers) {
 }
 
 TEST(Segment, LeavesNothing) {
-  const auto names = [] {  // those of other programs come and go
+  const auto names = [] {  // other programs' names come and go
     std::ptrdiff_t n = 0;
     for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
       n += entry.path().filename().string().find("ouro") != std::string::npos;
@@ -149,13 +150,13 @@ TEST(Segment, LeavesNothing) {
     auto second = Segment::attach(copy_of(*s), kBytes);
     ASSERT_TRUE(second.ok());
     s.reset();
-    (*second)->data()[0] = std::byte{1};  // the last owner unmaps
+    (*second)->data()[0] = std::byte{1};  // the last owner unmaps it
   }
   EXPECT_EQ(descriptors(), fds);
   EXPECT_EQ(lines_of("/proc/self/maps", "memfd:"), 0);
 }
 
-/// How a forked child ends that returns what `says` does.
+/// Forks a child that returns the result of `says`; returns how it ended.
 int child_that(const std::function<int()>& says) {
   const int pid = fork();
   if (pid == 0) {

@@ -1,4 +1,5 @@
-// The wait ladder: it wakes at each of its stages, ends on abort, looks from time to time, and not before.
+// The wait ladder: it wakes at each of its stages, ends on abort, and makes its check from time to time, but
+// not too early.
 #include "runtime/core/wait.h"
 #include "tests/timing.h"
 
@@ -113,7 +114,7 @@ TEST(Counters, WhatWasPublishedBeforeADeathCounts) {
   EXPECT_EQ(w.until(c, 6).reason(), Reason::revoked);
 }
 
-TEST(Counters, LowHalfMayWrap) {  // the kernel compares 32 bits
+TEST(Counters, LowHalfMayWrap) {  // the kernel compares only 32 bits
   std::uint32_t abort = 0;
   Counter c{};
   const std::uint64_t edge = std::uint64_t{1} << 32;

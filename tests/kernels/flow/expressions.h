@@ -1,5 +1,5 @@
-// Symbolic values: which sum, in which association and which precision, a number stands for.
-// Used by the verifier.
+// Symbolic values: which sum, with which association and in which precision, a value represents. Used by
+// the verifier.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,14 +10,14 @@
 
 namespace ouro::flow {
 
-/// raw: an input as it was; wide: in the accumulation type; rounded: a finished reduction.
+/// raw: an unchanged input; wide: in the accumulation type; rounded: a finished reduction.
 enum class Kind : std::uint8_t { none, raw, wide, rounded };
 inline const char* name(Kind k) {
   constexpr const char* kNames[] = {"nothing", "raw", "wide", "rounded"};
   return kNames[static_cast<int>(k)];
 }
 
-/// `expr` names a host of Expressions (in barriers: the set of ranks that the value has heard of).
+/// `expr` is an id of Expressions (in barriers: the set of ranks whose arrival the value implies).
 struct Value {
   std::int64_t expr = -1;
   Kind kind = Kind::none;
@@ -33,7 +33,8 @@ class Expressions {
     std::uint64_t ranks;
     std::int64_t key;
   };
-  /// Which ranks' chunk `key` it adds up; key -1: different chunks, or one rank more than once.
+  /// The ranks whose chunk `key` the expression adds up; key -1: different chunks, or one rank more
+  /// than once.
   Sum of(std::int64_t id) const {
     if (id < leaves_) return {std::uint64_t{1} << (id % n_), id / n_};
     return sums_[static_cast<std::size_t>(id - leaves_)];

@@ -1,5 +1,5 @@
-// The one geometry: pieces add up to the whole and do not overlap, for every size, and all who use it cut
-// alike.
+// The common geometry: for every size, pieces add up to the whole and do not overlap, and all users of the
+// geometry cut alike.
 #include "kernels/flow/geometry.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ std::string text(const Cut& c, std::uint64_t line) {
          std::to_string(c.capacity) + " line " + std::to_string(line) + (c.pipelined ? " pipelined" : "");
 }
 
-/// All extents in the order of rounds, and of chunks in a round.
+/// All extents in the order of rounds, and of chunks within a round.
 template <class Of>
 std::vector<Extent> all_of(const Cut& c, Of&& of) {
   std::vector<Extent> all;
@@ -57,7 +57,8 @@ TEST(Geometry, PiecesOfARegionFollowEachOther) {
           }
 }
 
-/// One block of many, among them empty ones: what the rounds have of it is the whole block, in order.
+/// One block of many, some of which are empty: the parts that the rounds have of it are the whole block,
+/// in order.
 TEST(Geometry, RoundsOfABlockFollowEachOther) {
   for (const std::uint64_t longest : kSizes)
     for (const int chunks : {1, 2, 5})
@@ -133,7 +134,7 @@ TEST(Geometry, SharesFollowEachOther) {
       }
 }
 
-/// The reader finds in a post what the writer put there.
+/// The reader finds the pieces in a post where the writer put them.
 TEST(Geometry, PiecesOfAPostAreFound) {
   for (int n = 2; n <= 64; ++n)
     for (int from = 0; from < n; ++from) {
@@ -157,7 +158,7 @@ rt::Operation operation(Collective c, int n, std::uint64_t unit) {
   return o;
 }
 
-/// The blocks of each side fill its buffer, one after the other; of a side with one block it is this rank's.
+/// The blocks of each side fill its buffer, one after the other; on a side with one block it is this rank's.
 TEST(Geometry, BlocksFillTheBuffers) {
   for (int i = 1; i < kCollectives; ++i) {
     const auto c = static_cast<Collective>(i);
@@ -187,7 +188,7 @@ TEST(Geometry, BlocksFillTheBuffers) {
   }
 }
 
-/// Uneven blocks lie one after the other, whatever their lengths.
+/// Uneven blocks follow each other, whatever their lengths.
 TEST(Geometry, UnevenBlocksFillTheBuffers) {
   const std::vector<std::size_t> counts = {3, 0, 70, 1, 16};
   for (const Collective c : {Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all}) {
@@ -216,7 +217,7 @@ TEST(Geometry, UnevenBlocksFillTheBuffers) {
   }
 }
 
-/// Host plans and device kernels: the same chunks of the same operation.
+/// Host plans and device kernels cut the same operation into the same chunks.
 TEST(Geometry, PlansAndKernelsCutAlike) {
   int compared = 0;
   for_each_flow([&]<class Flow>(Collective c, Algorithm a, Flow) {

@@ -1,5 +1,5 @@
-// The gossip flow: its preconditions, and the mistakes that the verifier must find. Its proof is in
-// verify_test.cc.
+// The gossip flow: its preconditions, and the mistakes that the verifier must find. Its proof is
+// in verify_test.cc.
 #include "kernels/flow/gossip.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace ouro::flow {
 namespace {
 
-/// The documented precondition: a chunk leaves one ahead of the chunk that is summed up.
+/// The documented precondition of two slots: a chunk is sent one ahead of the chunk that is summed up.
 TEST(Gossip, OneSlotDeadlocks) {
   const Program p = record(random_graph(3, 1, 1), 2);
   EXPECT_NE(verify(p, {1}).find("deadlock"), std::string::npos);
@@ -21,10 +21,10 @@ TEST(Gossip, OneSlotDeadlocks) {
 
 TEST(Gossip, RowsThatDoNotMatch) {
   Graph deaf = random_graph(4, 1, 2);
-  deaf.out_neighbours[1].pop_back();  // rank 3 waits for rank 1
+  deaf.out_neighbours[1].pop_back();  // rank 3 waits for rank 1 in vain
   EXPECT_NE(refusal(record(deaf, 1)).find("deadlock (rank 3"), std::string::npos);
   Graph chatty = random_graph(4, 0, 3);
-  chatty.out_neighbours[1].push_back(0);  // rank 0 takes nothing
+  chatty.out_neighbours[1].push_back(0);  // rank 0 takes nothing from it
   EXPECT_EQ(refusal(record(chatty, 1)), "messages left in flight");
 }
 
@@ -38,7 +38,7 @@ TEST(Gossip, NothingTravelsButInputs) {
   }
 }
 
-/// Alters step i of a rank; false where it does not apply.
+/// Alters step i of a rank; false if it does not apply.
 struct Mutation {
   const char* name;
   std::function<bool(std::vector<Step>&, std::size_t)> apply;

@@ -1,4 +1,4 @@
-// Hierarchical flows: the values that cross the network link of each host, against the least; planted
+// Hierarchical flows: compares the values that cross the network link of each host with the minimum; planted
 // mutants. Their proofs are in verify_test.cc.
 #include "kernels/flow/hierarchy.h"
 
@@ -34,7 +34,7 @@ TEST(HostLayout, NamesAreAnyNumbers) {
   EXPECT_EQ(here.mate(1), 1);
 }
 
-/// Chunks that leave and enter each host in all rounds.
+/// Number of chunks that leave and enter each host in all rounds.
 struct Crossings {
   Sizes out, in;
   int total() const { return std::accumulate(out.begin(), out.end(), 0); }
@@ -54,8 +54,7 @@ Crossings crossings(const Program& p, const std::vector<int>& host_of) {
   return x;
 }
 
-/// What each host must send and receive, in chunks, is the least that there is; of trees, in the sum of all
-/// hosts.
+/// The chunks that each host sends and receives are the minimum; for trees, in the sum over all hosts.
 TEST(Hierarchy, CrossesNetworkLinksAsSeldomAsPossible) {
   constexpr int kRounds = 3;
   int shapes = 0;
@@ -72,7 +71,7 @@ TEST(Hierarchy, CrossesNetworkLinksAsSeldomAsPossible) {
                         home = static_cast<std::size_t>(host_of[static_cast<std::size_t>(root)]);
       for (std::size_t q = 0; q < hosts; ++q) {
         const int others = kRounds * (n - sizes[q]), away = q == home ? 0 : kRounds;
-        if (algorithm == "exchange") {  // each rank's data to each rank
+        if (algorithm == "exchange") {  // the data of each rank for each other rank
           EXPECT_EQ(x.out[q], kRounds * sizes[q] * (n - sizes[q]));
           EXPECT_EQ(x.in[q], x.out[q]);
         } else if (c == Collective::all_reduce && !tree) {  // 2(M-1)/M of the data
@@ -110,7 +109,7 @@ TEST(Hierarchy, CrossesNetworkLinksAsSeldomAsPossible) {
   EXPECT_EQ(shapes, 255 + 21);
 }
 
-/// No host receives the same block twice, no block comes back.
+/// No host receives the same block twice, and no block returns to its host.
 TEST(Hierarchy, AllGatherBringsEachBlockToEachNodeOnce) {
   for (const Sizes& sizes : {Sizes{7, 8}, {1, 5, 2}, {3, 3, 3}, {2, 1, 6, 4}}) {
     const std::vector<int> host_of = in_order(sizes);
@@ -131,7 +130,7 @@ TEST(Hierarchy, AllGatherBringsEachBlockToEachNodeOnce) {
   }
 }
 
-/// All ranks of a host talk to other hosts, not only as many as the smallest host has.
+/// All ranks of a host communicate with other hosts, not only as many as the smallest host has.
 TEST(Hierarchy, LargeNodesShareTheWork) {
   for (const Sizes& sizes : {Sizes{7, 8}, {1, 5, 2}, {2, 6}}) {
     const std::vector<int> host_of = in_order(sizes);
@@ -149,8 +148,9 @@ TEST(Hierarchy, LargeNodesShareTheWork) {
   }
 }
 
-/// What flows without hosts do: a ring enters and leaves each host once if ranks are sorted by host, and then
-/// carries 2(n-1)/n of the data over each host's link; dealt out in turn, k times as much.
+/// For comparison, a flow that ignores hosts: a ring enters and leaves each host once if ranks are sorted by
+/// host, and then sends 2(n-1)/n of the data over each host's link; if ranks are dealt out in turn, k times
+/// as much.
 TEST(Hierarchy, PlainRingDependsOnTheOrderOfRanks) {
   const std::vector<int> sorted = in_order({4, 4}), dealt = {0, 1, 0, 1, 0, 1, 0, 1};
   const Program ring = record(Collective::all_reduce, RingAllReduce{}, 8, 0, 1);
@@ -162,7 +162,7 @@ TEST(Hierarchy, PlainRingDependsOnTheOrderOfRanks) {
   EXPECT_EQ(crossings(record(Collective::all_reduce, flow, 8, 0, 1), sorted).out, (Sizes{8, 8}));
 }
 
-/// The documented precondition: rounds overlap.
+/// The documented precondition of two slots: rounds overlap.
 TEST(Hierarchy, OneSlotDeadlocks) {
   for (const Sizes& sizes : {Sizes{2, 2}, {1, 1, 1}, {4, 4, 4}}) {
     const HostMap map(in_order(sizes));
@@ -173,13 +173,13 @@ TEST(Hierarchy, OneSlotDeadlocks) {
   }
 }
 
-/// One rank believes in other hosts than all others do.
+/// One rank assumes a different placement of ranks on hosts than all others.
 TEST(Hierarchy, RanksThatDisagreeOnTheNodesAreRefused) {
   const HostMap map(in_order({2, 3})), other(in_order({3, 2}));
   int refused = 0;
   for_each_between_hosts(map.view(), [&](Collective c, std::string_view algorithm, auto flow) {
     if (algorithm != "hierarchy" || traits_of(c).rooted() || c == Collective::barrier)
-      return;  // some ranks do the same in both
+      return;  // some ranks have the same steps in both placements
     auto deviant = flow;
     if constexpr (requires { deviant.hosts; }) deviant.hosts = other.view();
     const Program wrong = record(c, deviant, 5, 0, 2);
@@ -196,7 +196,7 @@ TEST(Hierarchy, RanksThatDisagreeOnTheNodesAreRefused) {
 
 bool has(const Step& s, std::uint32_t verbs) { return (s.verb & verbs) != 0; }
 
-/// Alters step i of `steps`, the program of one rank of p; false where it does not apply.
+/// Alters step i of `steps`, the program of one rank of p; false if it does not apply.
 struct Mutation {
   const char* name;
   std::function<bool(const Program& p, Steps& steps, std::size_t i)> apply;
@@ -210,7 +210,7 @@ const Mutation kMutations[] = {
      [](const Program&, Steps& s, std::size_t i) { return s.erase(s.begin() + static_cast<long>(i)), true; }},
     {"StepDuplicated",
      [](const Program&, Steps& s, std::size_t i) {
-       if (s[i].verb == (kInput | kKeep)) return false;  // the same once more
+       if (s[i].verb == (kInput | kKeep)) return false;  // the mutation would change nothing
        return s.insert(s.begin() + static_cast<long>(i), Step(s[i])), true;
      }},
     {"NextChunk", [](const Program& p, Steps& s,

@@ -1,5 +1,5 @@
-// Runs a staged flow for all ranks in one thread, on plain arrays: what the flow means in bits, whoever else
-// runs it. The oracle of the differential tests of specialisations.
+// Runs a staged flow for all ranks in one thread, on plain arrays: the reference result, bit for bit, for any
+// other execution of the flow. The oracle of the differential tests of specialisations.
 #pragma once
 #include <cassert>
 #include <cstddef>
@@ -15,14 +15,14 @@ namespace ouro::flow {
 
 using Bytes = std::vector<std::byte>;
 
-/// An even operation of all ranks. `in` is by rank, empty where a rank's input does not count.
+/// An operation of all ranks with even counts. `in` is indexed by rank, empty if a rank's input is not used.
 struct Interpreted {
   Collective collective = Collective::none;
   DType dtype = DType::f32;
   OpKind op = OpKind::sum;
   int ranks = 1, root = 0;
-  std::uint64_t unit = 0;      ///< elements of the region, or of a block
-  std::uint64_t capacity = 1;  ///< of a chunk in one round: decides how many rounds there are
+  std::uint64_t unit = 0;      ///< elements of the region, or of one block
+  std::uint64_t capacity = 1;  ///< elements of a chunk in one round: determines the number of rounds
   std::vector<Bytes> in;
   std::vector<Scalar> premul;
 };
@@ -50,8 +50,8 @@ class Interpreter {
   }
 
   int rounds() const { return cut_.rounds; }
-  /// The outputs by rank, empty where they do not count. All ranks take their steps in turn; a step that has
-  /// to wait for a post is taken again later.
+  /// Returns the outputs by rank, empty if they are not used. Ranks take turns; a step that has to wait for a
+  /// post is retried later.
   std::vector<Bytes> run() {
     for (bool progress = true; progress;) {
       progress = false;
@@ -123,7 +123,7 @@ class Interpreter {
       for (int j = 0; j < s.span; ++j) mine.inputs.push_back(input(r, nth(s.chunk, j, cut_.per_round)));
       return true;
     }
-    if (!(s.verb & kPosted)) {  // a copy, or a reduction of one rank
+    if (!(s.verb & kPosted)) {  // a copy, or a reduction with one rank
       const Bytes x = input(r, s.chunk);
       store(r, s.chunk, s.verb & kWideIn ? fold({&x, 1}, {&o_.premul[index(r)], 1}) : x);
       return true;

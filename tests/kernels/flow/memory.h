@@ -1,5 +1,5 @@
-// Memory of all ranks as the verifier sees it: inputs and outputs as cells, who touches them and when. Used
-// by verifier.cc.
+// Memory of all ranks as the verifier models it: inputs and outputs as cells, with the ranks that access them
+// and when. Used by verifier.cc.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -45,12 +45,12 @@ class Memory {
     return false;
   }
 
-  // By key or chunk: keys are numbered on from round to round.
+  // By key or chunk: keys continue counting from round to round.
   bool has_input(int r, int key) const { return flow::has_input(p_, r, key % cut_.per_round); }
   bool has_output(int r, int key) const { return flow::has_output(p_, r, key % cut_.per_round); }
   int key_of(int r, int c) const { return ranks_[index(r)].round * p_.chunks + c; }
 
-  // The first half of the cells are inputs, and outputs too where they share memory.
+  // The first half of the cells are inputs, and also the outputs that share memory with them.
   Cell& input(int r, int key) {
     if (s_.aliasing == Aliasing::first_block && p_.collective == Collective::gather && r == p_.root) key -= r;
     return cells_[index(r * keys_ + key)];
@@ -91,16 +91,17 @@ class Memory {
     if (!has_output(owner, c)) return broken(by, "stores into an output that is not there");
     Cell& cell = output(owner, key_of(by, c));
     if (cell.stored) return broken(by, "stores an output twice");
-    const bool moved = cell.value.kind != v.kind || cell.value.expr != v.expr;  // else a copy onto itself
+    // Otherwise it is a copy onto itself.
+    const bool moved = cell.value.kind != v.kind || cell.value.expr != v.expr;
     if (moved && !touch(cell, by, true)) return false;
     cell.value = v;
     cell.stored = true;
     return true;
   }
 
-  /// Remote accesses must lie before a barrier that their owner has passed. "" if all do.
+  /// Remote accesses must precede a barrier that their owner has passed. "" if all do.
   std::string check_lifetimes() const {
-    for (int r = 0; r < n_; ++r) {  // remote accesses must lie before a barrier that their owner has passed
+    for (int r = 0; r < n_; ++r) {
       for (int half = 0; half < 2; ++half) {
         for (int key = 0; key < keys_; ++key) {
           const Cell& cell = cells_[index((half * n_ + r) * keys_ + key)];
@@ -120,7 +121,7 @@ class Memory {
   const Cut cut_;
   Expressions expr_;
   std::vector<Rank> ranks_;
-  std::string error_;  // the first
+  std::string error_;  // the first error
 
  private:
   std::vector<Cell> cells_;

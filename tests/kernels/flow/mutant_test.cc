@@ -1,5 +1,5 @@
-// Planted mutants: each must be refused by the verifier. Operators alter one step of a proven flow, at every
-// place where they apply; hand-written wrong flows are the mistakes that a person would make.
+// Planted mutants, each of which the verifier must refuse. Operators alter one step of a proven flow, at
+// every place where they apply; wrong_flow_test.cc has wrong flows written by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ bool flip(Step& s, std::uint32_t verbs, bool applies) {
 }
 Step& at(Steps& steps, int i) { return steps[static_cast<std::size_t>(i)]; }
 
-/// Alters step i of `steps`, the program of one rank of p; false where it does not apply.
+/// Alters step i of `steps`, the program of one rank of p; false if it does not apply.
 struct Operator {
   const char* name;
   std::function<bool(const Program& p, Steps& steps, int i)> apply;
@@ -132,8 +132,7 @@ const Operator kOperators[] = {
      }},
     {"PostTooShort",
      [](const Program&, Steps& s, int i) {
-       at(s, i).span =
-           std::max(0, at(s, i).span - 2);  // one less hits a block that its owner keeps, sometimes
+       at(s, i).span = std::max(0, at(s, i).span - 2);  // one less may hit a block that its owner keeps
        return has(at(s, i), kPost) && has(at(s, i), kInput);
      }},
     {"PostTooLong",
@@ -147,7 +146,7 @@ const Operator kOperators[] = {
        std::swap(at(s, i), at(s, i - 1));
        return true;
      }},
-    {"PostedAhead",  // as far as pages let it, and one further
+    {"PostedAhead",  // as far ahead as pages allow, and one further
      [](const Program& p, Steps& s, int i) {
        if (!has(at(s, i), kPost) || p.by_reference) return false;
        at(s, i).chunk += kSlots * p.cut().per_round;

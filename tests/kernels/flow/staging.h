@@ -1,5 +1,5 @@
-// Staging buffers of all ranks as the verifier sees them: pages, what is posted on them and who may read it.
-// Used by verifier.cc.
+// Staging buffers of all ranks as the verifier models them: pages, what is posted on them, and who may read
+// it. Used by verifier.cc.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@ class StagingBuffers : protected Memory {
  protected:
   StagingBuffers(const Program& p, Setting s) : Memory(p, s), released_(index(p.rounds)) {}
 
-  /// Of the staging buffers. Flows that are not pipelined are in one round at a time.
+  /// The round of the staging buffers. Flows that are not pipelined are in one round at a time.
   int staging_round(int r, int chunk) const { return cut_.round_of(chunk, ranks_[index(r)].round); }
 
   bool post(int r, const Step& s) {
@@ -48,7 +48,7 @@ class StagingBuffers : protected Memory {
 
   bool read_staging(int r, int from, const Step& s, Value& v) {
     const Staging& slot = ranks_[index(from)].slots[staging_round(r, s.at) % kSlots];
-    if ((s.verb & kResult) != 0 && p_.by_reference) {  // out of its output, which must be there
+    if ((s.verb & kResult) != 0 && p_.by_reference) {  // from the rank's output, which must exist
       Cell& cell = output(from, key_of(r, s.at));
       if (!touch(cell, r, false)) return false;
       if (!cell.stored) return broken(r, "reads a result that is not there");
@@ -69,7 +69,7 @@ class StagingBuffers : protected Memory {
     return broken(r, "takes a chunk that was not posted");
   }
 
-  /// False without an error: somebody has not posted yet.
+  /// False without an error: some rank has not posted yet.
   bool take_posted(int r, const Step& s, Value& v) {
     if (s.at < 0 || s.at >= p_.chunks) return broken(r, "no such chunk in a staging buffer");
     const int round = staging_round(r, s.at);
@@ -77,7 +77,8 @@ class StagingBuffers : protected Memory {
       return broken(r, "reads a round that it has released");
     const auto posted = [&](int q) {
       const Staging& slot = ranks_[index(q)].slots[round % kSlots];
-      if (q == r && s.from == kEveryone && !p_.by_reference) return true;  // mine is at hand
+      // A rank does not wait for its own data.
+      if (q == r && s.from == kEveryone && !p_.by_reference) return true;
       return slot.round == round &&
              (p_.by_reference || (s.verb & kResult) == 0 || slot.result_chunk != kNobody);
     };
@@ -95,7 +96,7 @@ class StagingBuffers : protected Memory {
     return true;
   }
 
-  std::vector<int> released_;  // by round: ranks that have read all that they need of it
+  std::vector<int> released_;  // by round: ranks that no longer need anything of it
 };
 
 }  // namespace ouro::flow

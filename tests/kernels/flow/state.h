@@ -1,5 +1,5 @@
-// What the verifier's machine consists of: memory cells, links, staging buffers and ranks.
-// Used by memory.h and verifier.cc.
+// The state of the verifier's machine: memory cells, links, staging buffers and ranks. Used by memory.h
+// and verifier.cc.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace ouro::flow {
 struct Cell {
   Value value;
   bool stored = false;
-  std::int16_t reader = kNobody, writer = kNobody;  // last ones; kEveryone: several readers
-  int read_epoch = -1, write_epoch = -1;            // barriers that they had passed
+  std::int16_t reader = kNobody, writer = kNobody;  // the last ones; kEveryone: several readers
+  int read_epoch = -1, write_epoch = -1;            // number of barriers that they had passed
 };
 
 struct Link {
@@ -36,7 +36,7 @@ struct Staging {
 struct Rank {
   std::size_t step = 0;
   int round = 0, barriers = 0;
-  int posted = -1, released = 0;  // the newest round with a post, and how many are released
+  int posted = -1, released = 0;  // the newest round with a post, and the number of released rounds
   bool at_barrier = false;
   std::uint64_t heard = 0;
   Staging slots[kSlots];

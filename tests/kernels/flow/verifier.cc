@@ -1,4 +1,4 @@
-// The machine behind verify(): steps, links and what they amount to; memory and staging buffers are beside
+// The machine behind verify(): steps, links and their values; memory and staging buffers are in files beside
 // it. Used by the flow tests.
 #include "tests/kernels/flow/verifier.h"
 
@@ -61,7 +61,7 @@ class Machine : private StagingBuffers {
     me.heard = bit(r);
   }
 
-  /// Takes one step of rank r; false: it must wait (or error_ is set).
+  /// Executes one step of rank r; false: it must wait (or error_ is set).
   bool hop(int r) {
     Rank& me = ranks_[index(r)];
     if (p_.steps[index(r)].empty()) return advance(r), true;
@@ -82,7 +82,7 @@ class Machine : private StagingBuffers {
       return true;
     }
     if (has(kRelease)) return release(r);
-    if (has(kMulticast)) {  // outputs are open once their owners have said where they lie
+    if (has(kMulticast)) {  // outputs may be written once their owners have published where they are
       for (int q = 0; q < n_; ++q) {
         if (ranks_[index(q)].slots[staging_round(r, s.chunk) % kSlots].round != staging_round(r, s.chunk))
           return false;
@@ -124,7 +124,7 @@ class Machine : private StagingBuffers {
     return true;
   }
 
-  /// The value of a step, left where the step says (but not sent).
+  /// Computes the value of a step and stores it where the step says (but does not send it).
   bool combine(int r, const Step& s, const Value& came, Value& v) {
     const auto has = [&](std::uint32_t verbs) { return (s.verb & verbs) != 0; };
     const int slot = r * keys_ + (p_.pipelined ? 0 : key_of(r, s.chunk));
@@ -135,7 +135,7 @@ class Machine : private StagingBuffers {
     }
     if (has(kRecv) && has(kKeep) && came.kind != Kind::none && expr_.of(came.expr).key != key_of(r, s.chunk))
       return broken(r, "keeps another chunk");
-    Value mine, before;  // before: of a step with two values of its own, the first
+    Value mine, before;  // before: the first of a step's two own values
     if (has(kAcc) && has(kInput)) {
       if (enters || has(kSend)) return broken(r, "three values in a step");
       before = acc_[index(slot)];
@@ -176,8 +176,8 @@ class Machine : private StagingBuffers {
     return true;
   }
 
-  /// The value of a step of a weighted sum: inputs travel raw and are multiplied where they arrive, mine
-  /// where it is added or left.
+  /// Computes the value of a step of a weighted sum: inputs are sent raw and multiplied by the receiver; a
+  /// rank's own input is multiplied where it is added or stored.
   bool mix(int r, const Step& s, const Value& came, Value& v) {
     const auto has = [&](std::uint32_t verbs) { return (s.verb & verbs) != 0; };
     if (has(kRecv) && (has(kWideIn) || came.kind != Kind::raw))
@@ -283,9 +283,9 @@ class Machine : private StagingBuffers {
   }
 
   std::vector<Value> acc_;
-  std::vector<int> link_of_;  // index into links_, made when first used
+  std::vector<int> link_of_;  // indices into links_, made on first use
   std::vector<Link> links_;
-  std::vector<int> met_;  // by meet: ranks that have come
+  std::vector<int> met_;  // by meet: number of ranks that have reached it
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Symbolic verifier: runs the steps of all ranks on expressions in place of numbers and says what is wrong,
-// if anything. Used by the proofs of the list's flows and by the planted mutants.
+// Symbolic verifier: runs the steps of all ranks on expressions instead of numbers and reports the first
+// violation. Used by the proofs of the list's flows and by the planted mutants.
 #pragma once
 #include <string>
 #include <utility>
@@ -11,21 +11,22 @@
 
 namespace ouro::flow {
 
-/// What all ranks of one operation do. Flows that are not pipelined have the steps of one round, which recur.
+/// The steps of all ranks in one operation. Flows that are not pipelined have the steps of one round, which
+/// are repeated.
 struct Program {
   Collective collective = Collective::none;
   int size = 1, root = 0, rounds = 1, chunks = 1;
   bool pipelined = false, canonical = false, staging = false, multicast = false, by_reference = false,
        in_place = true, posts_others = false, posts_result = false, keeps = false;
-  /// Which round and block a chunk belongs to; sizes mean nothing here.
+  /// The cut into rounds and blocks; sizes have no meaning here.
   Cut cut() const { return {.pipelined = pipelined, .per_round = pipelined ? chunks / rounds : chunks}; }
   std::vector<std::vector<Step>> steps;  // by rank
-  /// mix, by rank: the weight of its own input, and the terms that follow it, in this order.
+  /// For mix, by rank: the weight of its own input, and the terms that follow it, in this order.
   std::vector<double> self;
   std::vector<std::vector<std::pair<int, double>>> in_neighbours;
 };
 
-/// What all ranks do where flow_of(r) is the flow of rank r, all of one type.
+/// The program of all ranks, where flow_of(r) is the flow of rank r; all flows have the same type.
 template <class FlowOf>
 Program record_each(Collective collective, int size, int root, int rounds, const FlowOf& flow_of) {
   using Flow = decltype(flow_of(0));
@@ -58,8 +59,8 @@ Program record(Collective collective, const Flow& flow, int size, int root, int 
   return record_each(collective, size, root, rounds, [&](int) { return flow; });
 }
 
-/// separate: input and output do not share memory. exact: chunk c of the input lies where chunk c of the
-/// output does. first_block: at the root of a gather or scatter, its own block lies where block 0 does.
+/// separate: input and output do not share memory. exact: chunk c of the input is at the place of chunk c of
+/// the output. first_block: at the root of a gather or scatter, its own block is at the place of block 0.
 enum class Aliasing { separate, exact, first_block };
 
 struct Setting {
@@ -71,18 +72,17 @@ inline constexpr int kSlots = StagingView::kSlots;
 
 /// Empty if all of this holds, else the first violation found:
 ///  - every rank ends, links hold at most `window` messages, and nothing is left in flight;
-///  - every output is what the collective means, stored exactly once, and nothing else is stored;
+///  - every output has the value that the collective defines, is stored exactly once, and nothing else is
+///    stored;
 ///  - every reduction has each rank's input once, with the same association on every rank (canonical: rank
-///  order);
+///    order);
 ///  - only wide values are reduced, values are rounded once, and both ends of a link agree on what is sent;
-///  - inputs are intact when they are read; nobody reads or writes another rank's registered memory while it
-///  may
-///    change or after that rank has left;
-///  - staging buffers: at most one post and then one result a round, in the order of rounds, in pages that
-///  are used again
-///    when all ranks have released them; nobody touches a round that it has released, all rounds are
-///    released.
-/// Links and staging buffers are deterministic (one writer, blocking reads), so one interleaving stands for
+///  - inputs are intact when they are read; no rank reads or writes another rank's registered memory while
+///    it may change or after that rank has left;
+///  - staging buffers: at most one post and then one result per round, in the order of rounds, in pages
+///    that are reused once all ranks have released them; no rank accesses a round that it has released, and
+///    all rounds are released.
+/// Links and staging buffers are deterministic (one writer, blocking reads), so one interleaving represents
 /// all of them.
 std::string verify(const Program&, Setting);
 

@@ -1,5 +1,5 @@
-// Proofs: every flow of the list, for all that it may be made of: every n up to 64, ways to lay ranks on
-// hosts, graphs of neighbours; every root, two windows, several numbers of rounds.
+// Proofs of every flow of the list, for everything it may be built from: every n up to 64, placements of
+// ranks on hosts, graphs of neighbours; every root, two windows, several numbers of rounds.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -10,11 +10,12 @@
 namespace ouro::flow {
 namespace {
 
-/// Proves a program for few and for many slots, and for all ways to lay out its buffers; the number of cases.
+/// Proves a program for few and for many slots, and for all layouts of its buffers; returns the number
+/// of cases.
 int proved(const Program& p, const std::string& what) {
   int cases = 0;
   for (const int window : {2, kMaxWindow}) {
-    if (p.staging && window != 2) continue;  // no links
+    if (p.staging && window != 2) continue;  // it has no links, so the window does not matter
     for (const Aliasing aliasing : aliasings(p)) {
       EXPECT_EQ(verify(p, {window, aliasing}), "")
           << what << ", " << p.size << " ranks, root " << p.root << ", rounds " << p.rounds << ", window "
@@ -25,7 +26,7 @@ int proved(const Program& p, const std::string& what) {
   return cases;
 }
 
-/// Every root of few ranks, some of many; one where the collective has none.
+/// Every root for few ranks, some roots for many; one if the collective has none.
 std::vector<int> roots(Collective c, int n) {
   std::vector<int> all{0};
   for (int r = 1; r < n && traits_of(c).rooted(); ++r)
@@ -33,13 +34,13 @@ std::vector<int> roots(Collective c, int n) {
   return all;
 }
 
-/// Flows that are called once a round have the same steps in each.
+/// Flows that are called once for each round have the same steps in each.
 template <class Flow>
 std::vector<int> rounds(std::vector<int> pipelined) {
   return Flow::kPipelined ? pipelined : std::vector<int>{1, 3};
 }
 
-/// Every number of ranks.
+/// For every number of ranks.
 template <class Flow>
 int prove(Collective c, const Flow& flow, NoData) {
   int cases = 0;
@@ -61,7 +62,8 @@ int prove_on(Collective c, const std::vector<int>& host_of, const std::string& w
       cases += proved(record(c, made<Flow>({.hosts = map.view()}), n, root, k), what);
   return cases;
 }
-/// All ways to lay up to eight ranks on hosts in order, some for up to 64 and in any order; and all on one.
+/// For all placements of up to eight ranks on hosts in order, for some of up to 64 ranks and in any order,
+/// and for all ranks on one host.
 template <class Flow>
 int prove(Collective c, const Flow&, HostLayout) {
   int cases = 0, shapes = 0;
@@ -82,7 +84,7 @@ int prove(Collective c, const Flow&, HostLayout) {
   return cases;
 }
 
-/// Random directed graphs of up to twelve ranks, complete with their weights.
+/// For random directed graphs of up to twelve ranks with their weights.
 template <class Flow>
 int prove(Collective, const Flow&, NeighbourRow) {
   int cases = 0, links = 0;
@@ -103,7 +105,8 @@ int prove(Collective, const Flow&, NeighbourRow) {
 
 struct Row {
   std::string name;
-  std::function<int()> prove;  ///< for all that the flow may be made of; the number of cases
+  /// Proves everything that the flow may be built from; returns the number of cases.
+  std::function<int()> prove;
 };
 
 void PrintTo(const Row& row, std::ostream* out) { *out << row.name; }
@@ -151,7 +154,7 @@ TEST(List, NamesParseBack) {
   EXPECT_FALSE(visit(Collective::barrier, Algorithm::ring, [](auto) {}));
 }
 
-/// What a maker knows comes to the flows that are made of it, by whatever name they are asked for.
+/// The data given to a maker reaches the flows that are made from it, whichever name they are requested by.
 TEST(List, DataReachesTheFlows) {
   const std::vector<int> host_of = {0, 0, 1, 1, 1}, out = {3};
   const std::vector<std::pair<int, double>> in = {{2, 0.5}};

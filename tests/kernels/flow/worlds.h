@@ -1,5 +1,5 @@
-// What flows with data are made of in proofs: ways to lay ranks on hosts, and random graphs of neighbours.
-// Used by the tests of flows.
+// The data that flows are built from in proofs: placements of ranks on hosts, and random graphs of
+// neighbours. Used by the tests of flows.
 #pragma once
 #include <algorithm>
 #include <random>
@@ -12,7 +12,7 @@
 
 namespace ouro::flow {
 
-/// Ranks of each host.
+/// Number of ranks of each host.
 using Sizes = std::vector<int>;
 
 inline std::string text(const Sizes& sizes) {
@@ -21,7 +21,7 @@ inline std::string text(const Sizes& sizes) {
   return out;
 }
 
-/// By rank: its host, where ranks of a host follow each other.
+/// The host of each rank, if the ranks of a host are consecutive.
 inline std::vector<int> in_order(const Sizes& sizes) {
   std::vector<int> host_of;
   for (std::size_t m = 0; m < sizes.size(); ++m)
@@ -69,7 +69,8 @@ struct Graph {
   std::vector<std::vector<int>> out_neighbours;
 };
 
-/// Each possible link with this probability; weights are all different. Some ranks keep nothing of their own.
+/// Each possible link exists with this probability; all weights are different. Some ranks give no weight to
+/// their own input.
 inline Graph random_graph(int n, double density, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> unit;
@@ -99,8 +100,8 @@ inline Program record(const Graph& g, int rounds) {
 }
 inline constexpr double kDensities[] = {0, 0.15, 0.5, 1};
 
-/// Calls f(Collective, Algorithm, flow) for the flows that serve one host and have no data; the others have
-/// mutants of their own.
+/// Calls f(Collective, Algorithm, flow) for the flows that serve one host and are built without data; the
+/// others have mutants of their own.
 template <class F>
 void for_each_plain_flow(F&& f) {
   for_each_flow([&]<class Flow>(Collective c, Algorithm a, const Flow& flow) {
@@ -108,7 +109,7 @@ void for_each_plain_flow(F&& f) {
   });
 }
 
-/// Calls f(Collective, name, flow) for the flows that serve several hosts only, on these.
+/// Calls f(Collective, name, flow) for the flows that serve only several hosts, built for these hosts.
 template <class F>
 void for_each_between_hosts(const HostLayout& hosts, F&& f) {
   for_each_flow(

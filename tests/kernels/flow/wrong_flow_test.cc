@@ -1,5 +1,5 @@
-// Hand-written wrong flows: the mistakes that a person would make. Each must be refused by the verifier, and
-// for the reason that it is wrong.
+// Wrong flows written by hand: mistakes that a person would make. The verifier must refuse each, and for the
+// right reason.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 using Steps = std::vector<Step>;
 
-/// Flows made of a function; flags are taken from `Like`.
+/// A flow given by a function; its flags are those of `Like`.
 template <class Like, class F>
 Program wrong_flow(Collective c, int n, const F& steps_of, int rounds = 3) {
   Program p = record(c, Like{}, n, n / 2, rounds);
@@ -46,7 +46,7 @@ TEST(WrongFlows, TreePassedOffAsCanonical) {
   EXPECT_NE(refusal(p).find("association"), std::string::npos);
 }
 
-/// Everyone sends its input to everyone and adds in the order of arrival: other bits on every rank.
+/// Every rank sends its input to all others and adds in the order of arrival: different bits on every rank.
 TEST(WrongFlows, EachRankAddsInItsOwnOrder) {
   const auto flow = [](Place at, Steps& out) {
     for (int d = 1; d < at.size; ++d) {
@@ -61,7 +61,7 @@ TEST(WrongFlows, EachRankAddsInItsOwnOrder) {
   EXPECT_NE(refusal(p).find("association"), std::string::npos);
 }
 
-/// Adds up rounded partial sums: the classic loss of bits with 16-bit floats.
+/// Adds rounded partial sums: the classic loss of bits with 16-bit floats.
 TEST(WrongFlows, ReduceOfRoundedSums) {
   const auto flow = [](Place at, Steps& out) {
     if (at.rank == 0) out.push_back(send_widened(0, 1));
@@ -93,7 +93,7 @@ TEST(WrongFlows, ZeroCopyAllToAllByReference) {
   EXPECT_NE(refusal(p), "");
 }
 
-/// One-shot on references, in place: a rank overwrites the input that another still adds up.
+/// One-shot by reference, in place: a rank overwrites the input that another rank is still adding up.
 TEST(WrongFlows, ZeroCopyOneShotByReference) {
   const auto flow = [](Place, Steps& out) {
     out.insert(out.end(), {refer(), reduce_posted(0, 0), barrier()});
@@ -139,7 +139,7 @@ TEST(WrongFlows, ScatterThatCopiesBeforeTheMeet) {
   EXPECT_NE(verify(p, {2, Aliasing::first_block}), "");
 }
 
-/// All sends of an exchange before all receives: fine with many slots, deadlock with two.
+/// All sends of an exchange precede all receives: correct with many slots, deadlock with two.
 TEST(WrongFlows, HalvingThatSendsAllFirst) {
   const auto flow = [](Place at, Steps& out) {
     HalvingAllReduce{}(at, [&](Step s) { out.push_back(s); });
@@ -150,7 +150,7 @@ TEST(WrongFlows, HalvingThatSendsAllFirst) {
   EXPECT_NE(verify(p, {2}).find("deadlock"), std::string::npos);
 }
 
-/// One chunk more ahead on each hop than two slots can hold; three slots can.
+/// Sends one chunk further ahead on each hop than two slots can hold; three slots can.
 TEST(WrongFlows, ChainWithALagOfFour) {
   const auto flow = [](Place at, Steps& out) {
     const int r = at.rank, last = at.size - 1;
@@ -165,7 +165,7 @@ TEST(WrongFlows, ChainWithALagOfFour) {
   EXPECT_NE(verify(p, {2}).find("deadlock"), std::string::npos);
 }
 
-/// All the way up before anything comes down: fine with few chunks only.
+/// All chunks go up before any comes down: correct only with few chunks.
 TEST(WrongFlows, ChainWithTooMuchLag) {
   const auto flow = [](Place at, Steps& out) {
     ChainAllReduce{}(at, [&](Step s) { out.push_back(s); });
@@ -222,7 +222,8 @@ TEST(WrongFlows, TwoRanksSwapped) {
   for_each_plain_flow([&](Collective c, Algorithm a, auto flow) {
     Program p = record(c, flow, 5, 2, 1);
     std::swap(p.steps[1], p.steps[2]);
-    // Whoever reduces (copies) a slice in place stores it everywhere; the other two do the same on all ranks.
+    // In these, the rank that reduces (copies) a slice in place stores it everywhere; in the other two, all
+    // ranks do the same.
     const bool alike =
         a == Algorithm::oneshot || (c == Collective::all_reduce && a == Algorithm::inlined) ||
         (c == Collective::barrier && a == Algorithm::direct) ||
@@ -240,7 +241,7 @@ TEST(WrongFlows, UndeclaredStaging) {
   EXPECT_NE(refusal(p).find("undeclared"), std::string::npos);
 }
 
-/// A page is given back while this rank still needs it: the next post may overwrite it.
+/// A page is released while this rank still needs it: the next post may overwrite it.
 TEST(WrongFlows, ReleaseBeforeTheLastRead) {
   const auto flow = [](Place at, Steps& out) {
     DirectAllReduce{}(at, [&](Step s) { out.push_back(s); });
@@ -251,7 +252,7 @@ TEST(WrongFlows, ReleaseBeforeTheLastRead) {
             std::string::npos);
 }
 
-/// Posting further ahead than there are pages: everyone waits for everyone.
+/// Posts further ahead than there are pages: all ranks wait for each other.
 TEST(WrongFlows, PostsAllRoundsFirst) {
   const auto flow = [](Place at, Steps& out) {
     for (int i = 0; i < at.rounds; ++i) out.push_back(post(i, 1));
@@ -275,7 +276,7 @@ TEST(WrongFlows, OwnInputReadAfterTheStore) {
     ChainBroadcast{}(at, [&](Step s) { out.push_back(s); });
     if (at.rank == at.root) std::swap(out[0], out[1]);
   };
-  // The copy stores the same value, so that this is harmless; a reduction that stores first is not.
+  // The copy stores the same value, so this is harmless; a reduction that stores first is not.
   EXPECT_EQ(refusal(wrong_flow<ChainBroadcast>(Collective::broadcast, 3, flow)), "");
   const auto finish_first = [](Place at, Steps& out) {
     if (at.rank == 0) out = {send_widened(0, 1), recv(0, 1), send_widened(0, 1)};

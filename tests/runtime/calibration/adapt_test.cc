@@ -1,4 +1,4 @@
-// A group whose record is wrong measures again and replaces it, all members with the same operation; one
+// A group whose record is wrong measures again and replaces it, all members at the same operation; a group
 // whose record is right does not.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -31,16 +31,17 @@ namespace {
 
 using rt::TestAccess;
 constexpr std::size_t kCount = 16384;  // ints: 64 KiB
-constexpr int kSoon = 1000;            // operations
+constexpr int kSoon = 1000;            // enough operations for a wrong record to be replaced
 constexpr const char* kBusy = "other work keeps the cores from answering each other";
-constexpr int kStride = 64;  // of those that are watched
+constexpr int kStride = 64;  // distance of the operations that are watched
 
 struct Ran {
-  int switches = 0, first = 0;  // operations whose algorithm is another than that of the one before
+  int switches = 0, first = 0;  // operations whose algorithm differs from that of the one before
   std::string error;
 };
 
-/// Operation after operation, each checked; looks at how this rank has signed the all-reduces of 64 KiB.
+/// Runs operations, each checked, and records which algorithm this rank's signatures of the 64 KiB
+/// all-reduces name.
 Ran run(Context& c, int operations) {
   Ran ran;
   Group& world = c.world();
@@ -75,7 +76,7 @@ TEST_P(Adapts, AWrongRecordWithinAThousandOperations) {
       OURO_RANK_OK(barrier(c.world()));
       const Ran ran = run(c, kSoon);
       OURO_RANK_CHECK(ran.error.empty(), "{}", ran.error);
-      // With fewer cores than ranks algorithms are not chosen by the record; it is replaced all the same.
+      // With fewer cores than ranks, the record does not choose algorithms; it is replaced nevertheless.
       const int switches = c.impl()->cores().enough_here() ? 1 : 0;
       OURO_RANK_CHECK(ran.switches == switches && (switches == 0 || ran.first > 64),
                       "{} switches, the first at {}", ran.switches, ran.first);
@@ -89,15 +90,15 @@ TEST_P(Adapts, AWrongRecordWithinAThousandOperations) {
   }
 }
 
-/// One kind of operation again and again, `which` of them, rooted ones at `root`: nobody hears of all others,
-/// and roots and readers go at their own pace.
+/// Repeats one kind of operation, `which`, with root `root` if it is rooted: no rank hears from all others,
+/// and roots and readers run at their own pace.
 std::string run_rooted(Context& c, int which, int root, int operations) {
   Group& world = c.world();
   const auto n = static_cast<std::size_t>(world.size()), piece = kCount / 4;
   std::vector<int> in(kCount, c.rank() + 1), out(kCount), many(n * piece, 3);
   const std::span<int> some(out.data(), piece);
   for (int i = 0; i < operations; ++i) {
-    if (i % 97 == c.rank() * 31) ::usleep(300);  // now this one is behind, now that one
+    if (i % 97 == c.rank() * 31) ::usleep(300);  // makes each rank fall behind at times
     std::fill(out.begin(), out.end(), 0);
     std::fill(in.begin(), in.end(), which == 0 ? i : c.rank() + 1);
     int expected = 3;
@@ -117,7 +118,7 @@ std::string run_rooted(Context& c, int which, int root, int operations) {
   return "";
 }
 
-/// Who only posts is slow by this, too.
+/// Predicts no cost at all, so even a rank that only posts appears slow.
 rt::Calibration at_no_cost() {
   rt::Calibration c = rt::too_fast();
   for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
@@ -137,7 +138,7 @@ TEST_P(Adapts, WhereNobodyHearsOfAllOthers) {
             TestAccess::adapt(*c.world().impl(), at_no_cost(), [](int) { return rt::as_near_cores(); }));
         OURO_RANK_OK(barrier(c.world()));
         if (std::string wrong = run_rooted(c, which, root, kSoon); !wrong.empty()) return wrong;
-        // A model that knows no scatters expects of them what they took at first.
+        // The model does not cover scatters; their expected time is what the first ones took.
         const std::string since = TestAccess::since(*c.world().impl());
         OURO_RANK_CHECK(which == 2 || since.find("by revision 1 of the calibration") == 0, "'{}'", since);
         std::vector<std::size_t> mine(1, std::hash<std::string>()(since)), first = mine;
@@ -149,7 +150,8 @@ TEST_P(Adapts, WhereNobodyHearsOfAllOthers) {
     }
 }
 
-/// Each host by itself: no model says how long operations take, but that they take longer than they did.
+/// Each host adapts by itself: no model predicts the time of operations between hosts, but they take longer
+/// than they did at first.
 TEST(Adapting, EachOfSeveralHostsByItself) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "needs processes";
@@ -160,7 +162,7 @@ TEST(Adapting, EachOfSeveralHostsByItself) {
     before.wake = 100'000;
     OURO_RANK_OK(TestAccess::adapt(*c.world().impl(), before, [](int) { return rt::as_near_cores(); }));
     if (!c.impl()->cores().enough_here()) return kBusy;
-    OURO_RANK_OK(barrier(c.world()));  // the first ticket
+    OURO_RANK_OK(barrier(c.world()));  // takes the first ticket
     std::vector<int> in(kCount / 8, 1), out(kCount / 8);
     for (int i = 1; i < 24 * kStride; ++i) {
       if (i >= 9 * kStride && i % kStride == 0 && c.rank() % 2 == 1) ::usleep(20'000);
@@ -178,7 +180,8 @@ TEST(Adapting, EachOfSeveralHostsByItself) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Its first member has left, and others have yet to read it.
+/// The register of a record whose group's first member has left is not reused while other members may still
+/// read it.
 TEST(Adapting, ARecordThatIsReadLateGoesToNoOtherGroup) {
   const auto page = std::make_unique<rt::ControlPage>();
   rt::OwnRecords groups(*page);
@@ -197,7 +200,8 @@ TEST(Adapting, ARecordThatIsReadLateGoesToNoOtherGroup) {
   EXPECT_EQ(rt::find_revision(*page, **left, 1), kept);
 }
 
-/// A register is of the page's life where some member may still read it; of a failed group none will.
+/// A closed group's register stays reserved for the life of the page, because some member may still read it;
+/// a failed group's register is released, because none will.
 TEST(Adapting, AFailedGroupGivesItsRegisterBack) {
   for (const bool fails : {false, true})
     EXPECT_EQ(test::run(test::Mode::threads, 2,
@@ -213,13 +217,13 @@ TEST(Adapting, AFailedGroupGivesItsRegisterBack) {
                           if (c.rank() == 0) OURO_RANK_OK(g->close());
                           OURO_RANK_CHECK(c.rank() == 1 || (kept->kept.get() == 0) == fails, "kept: {}",
                                           kept->kept.get());
-                          OURO_RANK_OK(barrier(c.world()));  // rank 1 has not left until here
+                          OURO_RANK_OK(barrier(c.world()));  // rank 1 leaves only after this
                           return "";
                         }),
               "");
 }
 
-/// Operations take longer than the model says, and each check says that the record holds.
+/// Operations take longer than the model predicts, but each check confirms the record.
 TEST_P(Adapts, ARightRecordStays) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const auto outcome = test::run(GetParam(), 2, [](Context& c) -> std::string {
@@ -240,7 +244,8 @@ TEST_P(Adapts, ARightRecordStays) {
 INSTANTIATE_TEST_SUITE_P(, Adapts, testing::Values(test::Mode::threads, test::Mode::processes),
                          [](const auto& info) { return test::name(info.param); });
 
-/// Ranks compare OURO_ALGO as they join; one that sets it for a group of its own later does so for that one.
+/// Ranks compare OURO_ALGO when they join; if one sets it later, only groups that are made afterwards
+/// are affected.
 TEST(Adapting, WhatAProgramSetsLaterIsForOtherGroups) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "needs processes";
@@ -258,7 +263,7 @@ TEST(Adapting, WhatAProgramSetsLaterIsForOtherGroups) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Plans that were made long before their turn: the switch comes in between.
+/// Plans are made long before their turn, and the switch of algorithms happens in between.
 TEST(Adapting, WhatWaitsInAStreamIsPlannedAgain) {
   const auto outcome = test::run_threads(2, [](Context& c) -> std::string {
     OURO_RANK_OK(
@@ -282,13 +287,13 @@ TEST(Adapting, WhatWaitsInAStreamIsPlannedAgain) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Two ranks measure between their own cores, while they work and others may, too.
+/// Two ranks measure between their own cores, while they work and others may work too.
 TEST(TimedAdapting, RanksMeasureWithEachOther) {
   const auto outcome = test::run(
       OURO_TEST_TSAN ? test::Mode::threads : test::Mode::processes, 2, [](Context& c) -> std::string {
-        if (!c.impl()->cores().enough_here()) return "";  // nobody to measure with at the same time
+        if (!c.impl()->cores().enough_here()) return "";  // there is no core to measure with at the same time
         if (const auto cpus = rt::affinity_of(0);
-            cpus.size() > 1) {  // a core each, or they take turns on one
+            cpus.size() > 1) {  // each rank gets a core, unless they share one
           cpu_set_t mine;
           CPU_ZERO(&mine);
           CPU_SET(cpus[static_cast<std::size_t>(c.rank())], &mine);
@@ -302,10 +307,10 @@ TEST(TimedAdapting, RanksMeasureWithEachOther) {
           in[0] = std::chrono::steady_clock::now() - begin < test::kHang ? 0 : 1;
           for (int i = 0; i < kStride; ++i)
             OURO_RANK_OK(all_reduce(c.world(), std::span<const int>(in), std::span(out)));
-          late = out[0] > 0;  // the same on all ranks
+          late = out[0] > 0;  // equal on all ranks
         }
         const rt::Calibration now = TestAccess::record(*c.world().impl());
-        // In the time for it there may have been answers to the first questions only.
+        // Within this time only the first questions may have been answered.
         if (now.pair[0].copies[1][1] == rt::too_fast().pair[0].copies[1][1]) return kBusy;
         OURO_RANK_CHECK(now.pair[0].handoff >= 5 &&
                             now.pair[0].copies[1][1].read > rt::too_fast().pair[0].copies[1][1].read,
@@ -318,7 +323,7 @@ TEST(TimedAdapting, RanksMeasureWithEachOther) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Pinned, off, and of one rank: no operation is watched.
+/// No operation is watched if the record is pinned, if calibration is off, and in groups of one rank.
 TEST(Adapting, WhatIsPinnedIsNotWatched) {
   const auto watched = [](int n) {
     return test::run_threads(

@@ -1,4 +1,5 @@
-// What an earlier job has left: found again, and not taken from just anybody.
+// The record that an earlier job has stored is found again, and refused if anybody else could have
+// written it.
 #include "runtime/calibration/cache.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +27,7 @@ class Cache : public testing::Test {
     root_ = pattern;
   }
   ~Cache() override { std::filesystem::remove_all(root_); }
-  /// Made with those above it when something is kept.
+  /// Created with its parents when the first record is stored.
   std::string directory() const { return root_ + "/new/ouro"; }
   static std::string refusal(const CalibrationCache& cache) {
     const auto loaded = cache.load();
@@ -43,7 +44,7 @@ TEST_F(Cache, KeepsOneRecordForEachKey) {
   Calibration changed = invented_record();
   changed.context_switch = 900;
   ASSERT_TRUE(one.store(changed).ok());
-  ASSERT_TRUE(one.store(invented_record()).ok());  // in its place
+  ASSERT_TRUE(one.store(invented_record()).ok());  // replaces the first record
   EXPECT_EQ(**one.load(), invented_record());
   EXPECT_FALSE((*other.load()).has_value());
   int files = 0;

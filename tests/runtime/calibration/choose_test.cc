@@ -1,4 +1,4 @@
-// What follows from figures.
+// The choices that follow from the figures of a record.
 #include "runtime/calibration/choose.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ TEST(Choose, WhereRepIsSlowStoresGoPastTheCaches) {
 
 TEST(Choose, WhatTheReaderPaysCounts) {
   Calibration c = far_zen3();
-  for (auto& size : c.pair[0].copies) size[kStream].read *= 4;  // out of memory, not out of a cache
+  for (auto& size : c.pair[0].copies) size[kStream].read *= 4;  // from memory instead of from a cache
   EXPECT_EQ(copy_kinds_by(c)[1], CopyKind::rep);
 }
 
@@ -35,7 +35,7 @@ TEST(Choose, LessThanAFifthMayBeNoise) {
 
 TEST(Choose, TheFarthestCoresDecide) {
   Calibration c = invented_record();
-  c.pair[0].copies[1][kStream] = {1, 1};  // near, where nobody asks
+  c.pair[0].copies[1][kStream] = {1, 1};  // for near cores, which the choice does not use
   EXPECT_EQ(copy_kinds_by(c), kDefaultCopyKinds);
   c.pair[1].copies[1][kStream] = {1, 1};
   EXPECT_EQ(copy_kinds_by(c)[1], CopyKind::stream);
@@ -44,7 +44,7 @@ TEST(Choose, TheFarthestCoresDecide) {
 TEST(Choose, WithoutFiguresWhatIsBuiltInStays) {
   EXPECT_EQ(copy_kinds_by({}), kDefaultCopyKinds);
   Calibration c = far_zen3();
-  for (auto& size : c.pair[0].copies) size[kRep] = {};  // nothing to compare with
+  for (auto& size : c.pair[0].copies) size[kRep] = {};  // no figure to compare with
   EXPECT_EQ(copy_kinds_by(c), kDefaultCopyKinds);
 }
 
@@ -52,7 +52,7 @@ TEST(ChoosePatience, WithOwnCoresFourWakesAreSpun) {
   using std::chrono::microseconds;
   Calibration c = invented_record();
   EXPECT_EQ(patience_by(c, true).spin, microseconds(60));
-  c.wake = 3'000;  // to spin takes the core from nobody: never less than is built in
+  c.wake = 3'000;  // spinning takes the core from nobody, so the wait is never shorter than the built-in one
   EXPECT_EQ(patience_by(c, true).spin, microseconds(50));
   c.wake = 9'000'000;
   EXPECT_EQ(patience_by(c, true).spin, microseconds(1000));
@@ -64,7 +64,7 @@ TEST(ChoosePatience, WhoSharesACoreLooksForFourHandoffsOrASwitch) {
   EXPECT_EQ(patience_by(c, false).polls, 4 * 200 / 20);
   c.context_switch = 500;
   EXPECT_EQ(patience_by(c, false).polls, 500 / 20);
-  c.context_switch = 0;  // the system forbade to ask
+  c.context_switch = 0;  // the system did not allow the measurement
   EXPECT_EQ(patience_by(c, false).polls, 4 * 200 / 20);
   c.pair[1].handoff = 20'000;
   EXPECT_EQ(patience_by(c, false).polls, 100);

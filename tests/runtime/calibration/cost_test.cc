@@ -1,4 +1,4 @@
-// What flows take by a record, and the rows that follow from it.
+// The predicted times of flows for a record, and the rows that follow from them.
 #include "runtime/plan/cost.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,8 @@ using flow::Algorithm;
 
 constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
 
-/// A byte takes a nanosecond to write and two to read, whatever the kind; half of that to read one's own.
+/// Writing a byte takes one nanosecond and reading it two, whatever the kind of copy; reading one's own data
+/// takes half of that.
 Calibration simple() {
   Calibration c{};
   c.pairs = 1, c.pair[0].handoff = 100;
@@ -33,16 +34,16 @@ double ns(const Calibration& c, Collective op, Algorithm a, int ranks, std::size
 
 TEST(Cost, ChargesEachStep) {
   const Calibration c = simple();
-  // Post, hand-off, read of the other, one's own.
+  // The post, the hand-off, reading the other rank's post, and reading one's own.
   EXPECT_DOUBLE_EQ(ns(c, Collective::all_reduce, Algorithm::oneshot, 2, 4096),
                    kCallNs + 4096 + 100 + 8192 + 4096);
-  // The same of three others, whose lines come half as fast again.
+  // The same with three other ranks, where each further line adds half a hand-off.
   EXPECT_DOUBLE_EQ(ns(c, Collective::all_reduce, Algorithm::oneshot, 4, 4096),
                    kCallNs + 4096 + 200 + 3 * 8192 + 4096);
-  // The other half posted, mine reduced and posted, the other half fetched.
+  // Posting the other half, reducing and posting one's own half, fetching the other half.
   EXPECT_DOUBLE_EQ(ns(c, Collective::all_reduce, Algorithm::direct, 2, 8192),
                    kCallNs + 4096 + (100 + 8192 + 4096) + 4096 + (100 + 8192));
-  // Pull: what asking takes, a reduction and a copy out of the other process, and two barriers.
+  // Pull: the cost of asking, a reduction and a copy out of the other process, and two barriers.
   EXPECT_DOUBLE_EQ(ns(c, Collective::all_reduce, Algorithm::pull, 2, 128 * KiB),
                    kCallNs + 2 * 9096 + 2 * (100 + 5'000 + 64.0 * KiB) + 64 * KiB + 2 * 100);
 }
@@ -55,16 +56,16 @@ TEST(Cost, CopiesOfTwoCoresAtOnceTakeLonger) {
   const auto factor = [&](Collective op, Algorithm a, int ranks, std::size_t bytes, double without) {
     return (ns(shared, op, a, ranks, bytes) - without) / (ns(c, op, a, ranks, bytes) - without);
   };
-  // A byte is written in two nanoseconds for one, read in six for two, the own one in three for one.
+  // Per byte: two nanoseconds to write for one, six to read for two, three to read one's own for one.
   EXPECT_DOUBLE_EQ(factor(Collective::all_reduce, Algorithm::oneshot, 2, 64 * KiB, kCallNs + 100), 11 / 4.0);
   EXPECT_DOUBLE_EQ(factor(Collective::all_reduce, Algorithm::oneshot, 2, 4 * KiB, 0),
-                   1);  // done before the other
-  // One side copies out of the root's buffer, and nobody beside it where there is one reader.
+                   1);  // finished before the other starts
+  // One side copies out of the root's buffer, and if there is one reader nothing runs beside it.
   EXPECT_DOUBLE_EQ(factor(Collective::broadcast, Algorithm::zerocopy, 2, 64 * KiB, 0), 1);
   EXPECT_DOUBLE_EQ(factor(Collective::broadcast, Algorithm::pull, 2, 64 * KiB, 0), 1);
   EXPECT_GT(factor(Collective::broadcast, Algorithm::zerocopy, 3, 64 * KiB, 0), 2);
   EXPECT_GT(factor(Collective::all_gather, Algorithm::pull, 2, 64 * KiB, 0), 1.5);
-  shared.pair[0].together = {1, 1}, shared.pair[0].pull_together = 1;  // two are not faster than one
+  shared.pair[0].together = {1, 1}, shared.pair[0].pull_together = 1;  // two together are not faster than one
   EXPECT_DOUBLE_EQ(factor(Collective::all_reduce, Algorithm::oneshot, 2, 64 * KiB, 0), 1);
 }
 
@@ -78,7 +79,7 @@ TEST(Cost, RoundsOverlapBetweenRootAndReaders) {
   EXPECT_GT(hundreds, 50 * eight);
 }
 
-/// The root's copy to itself is on nobody's way.
+/// The root's copy to its own output delays no reader.
 TEST(Cost, ReadersFollowTheRootsPost) {
   EXPECT_DOUBLE_EQ(ns(simple(), Collective::broadcast, Algorithm::direct, 2, 64 * KiB),
                    kCallNs + 64 * KiB + 100 + 128 * KiB);
@@ -92,14 +93,14 @@ TEST(Cost, LargeBuffersSlowWhatIsStaged) {
   const auto factor = [&](Algorithm a, std::size_t bytes) {
     return ns(slow, Collective::all_reduce, a, 2, bytes) / ns(c, Collective::all_reduce, a, 2, bytes);
   };
-  EXPECT_DOUBLE_EQ(factor(Algorithm::oneshot, 256 * KiB), 1);  // it touches twice as much
-  // Writing takes twice as long, reading, and the own part, three times.
+  EXPECT_DOUBLE_EQ(factor(Algorithm::oneshot, 256 * KiB), 1);  // two in flight touch twice as much memory
+  // Writing takes twice as long; reading, and reading one's own, take three times as long.
   EXPECT_NEAR(factor(Algorithm::oneshot, 4 * MiB), (2 + 3 * 2 + 3) / 4.0, 1e-3);
   EXPECT_NEAR(factor(Algorithm::oneshot, 64 * MiB), (2 + 3 * 2 + 3) / 4.0, 1e-3);
   EXPECT_GT(factor(Algorithm::oneshot, MiB), 1.2);
   EXPECT_LT(factor(Algorithm::oneshot, MiB), 2.0);
   EXPECT_DOUBLE_EQ(factor(Algorithm::zerocopy, 4 * MiB), 1);
-  slow.pair[0].large = {1, 1};  // a copy of much is not faster
+  slow.pair[0].large = {1, 1};  // a large copy is not faster
   EXPECT_DOUBLE_EQ(factor(Algorithm::oneshot, 4 * MiB), 1);
 }
 
@@ -131,7 +132,7 @@ TEST(CostRows, PullIsChosenWhereItSavesAFifth) {
   ASSERT_TRUE(small && large && beside);
   EXPECT_EQ(small->algorithm, Algorithm::direct);
   EXPECT_EQ(large->algorithm, Algorithm::pull);
-  EXPECT_EQ(beside->algorithm, Algorithm::direct);  // where buffers cannot be pulled
+  EXPECT_EQ(beside->algorithm, Algorithm::direct);  // if the buffers cannot be pulled
   EXPECT_EQ(large->hosts, Hosts::one);
   EXPECT_EQ(large->cores, Cores::enough);
   Calibration slow = far_zen3();

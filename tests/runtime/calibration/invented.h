@@ -1,10 +1,10 @@
-// Records of machines that there are not. Used by the tests of calibration.
+// Records of machines that do not exist. Used by the tests of calibration.
 #pragma once
 #include "runtime/calibration/record.h"
 
 namespace ouro::rt {
 
-/// Two cores of one cache and two of one node, with every figure, no two alike.
+/// Two cores that share a cache and two that share a node, with every figure set, all of them different.
 inline Calibration invented_record() {
   Calibration c{};
   c.pairs = 2, c.context_switch = 1200, c.wake = 15'000, c.pause = 20, c.cache_kib = 32 << 10, c.caches = 2;
@@ -24,8 +24,8 @@ inline Calibration invented_record() {
   return c;
 }
 
-/// Two far cores of a Zen 3: `rep movsb` into lines that the other has read is four times slower than
-/// non-temporal stores, and one copy out of a process faster than either.
+/// Two distant cores of a Zen 3: `rep movsb` into lines that the other core has read is four times slower
+/// than non-temporal stores, and one copy out of a process is faster than both.
 inline Calibration far_zen3() {
   using kernels::CopyKind;
   Calibration c{};
@@ -42,7 +42,7 @@ inline Calibration far_zen3() {
   return c;
 }
 
-/// No processor is as fast: whatever is measured misses it. Pulling seems cheapest.
+/// Faster than any processor, so every measurement misses the prediction. Pulling seems cheapest.
 inline Calibration too_fast() {
   Calibration c{};
   c.pairs = 1, c.pair[0].handoff = 5;
@@ -54,7 +54,7 @@ inline Calibration too_fast() {
   return c;
 }
 
-/// As of two near cores: pulling does not pay.
+/// Figures of two near cores, for which pulling does not pay.
 inline PairCosts as_near_cores() {
   PairCosts p = too_fast().pair[0];
   p.handoff = 60;

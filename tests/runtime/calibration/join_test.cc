@@ -1,4 +1,4 @@
-// What ranks that join agree on: pinned, off, measured, and what they may not have unlike.
+// What joining ranks agree on: a pinned record, none, or a measured one, and which differences are refused.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ class Calibrated : public testing::Test {
     ::setenv("OURO_CALIBRATION", file.c_str(), 1);
     return file;
   }
-  /// The digests that the ranks came to.
+  /// The digests of the records that the ranks ended up with.
   static std::set<std::uint64_t> digests(int n) {
     std::mutex mutex;
     std::set<std::uint64_t> all;
@@ -75,7 +75,8 @@ TEST_F(Calibrated, OffIsNoRecord) {
 
 TEST_F(Calibrated, MeasuredOrNotAllRanksAgree) { EXPECT_EQ(digests(4).size(), 1u); }
 
-/// The figures say that plain stores are the fastest at one size; built in is `rep movsb` at all.
+/// The figures say that plain stores are the fastest at one size; the built-in choice is `rep movsb` for
+/// every size.
 TEST_F(Calibrated, CopiesAreOfTheKindThatTheRecordSays) {
   rt::Calibration c = rt::invented_record();
   for (rt::CopyCost& cost : c.pair[1].copies[2]) cost = {90'000, 90'000};
@@ -85,7 +86,7 @@ TEST_F(Calibrated, CopiesAreOfTheKindThatTheRecordSays) {
     using kernels::CopyKind;
     const kernels::CopyKinds expected = {CopyKind::rep, CopyKind::rep, CopyKind::plain, CopyKind::rep};
     OURO_RANK_CHECK(kernels::copy_kinds() == expected, "rank {}", context.rank());
-    std::vector<int> in(100'000, context.rank() + 1), out(in.size());  // of that size, staged
+    std::vector<int> in(100'000, context.rank() + 1), out(in.size());  // of that size, and staged
     OURO_RANK_OK(all_reduce(context.world(), std::span<const int>(in), std::span(out)));
     OURO_RANK_CHECK(std::count(out.begin(), out.end(), 6) == 100'000, "{} and others", out[0]);
     return "";
@@ -93,7 +94,7 @@ TEST_F(Calibrated, CopiesAreOfTheKindThatTheRecordSays) {
   EXPECT_EQ(outcome, "");
 }
 
-/// What a rank would run for a broadcast of a MiB.
+/// The algorithm that a rank would use for a broadcast of a MiB.
 std::string explained(Context& context, void* buffer = nullptr) {
   rt::Operation op;
   op.collective = Collective::broadcast;
@@ -107,7 +108,7 @@ TEST_F(Calibrated, AlgorithmsAreThoseThatTheRecordMakesCheapest) {
   pin(rt::far_zen3());
   const auto run = [](const char* says, bool there) {
     return test::run_processes(2, [=](Context& c) -> std::string {
-      if (!c.impl()->cores().enough_here()) return "";  // one core: the table's rows stay
+      if (!c.impl()->cores().enough_here()) return "";  // one core: the rows of the table stay
       const std::string text = explained(c);
       OURO_RANK_CHECK((text.find(says) != text.npos) == there, "{}", text);
       std::vector<float> data(1 << 18, c.rank() == 0 ? 7.0f : 0.0f);
@@ -118,7 +119,7 @@ TEST_F(Calibrated, AlgorithmsAreThoseThatTheRecordMakesCheapest) {
   };
   EXPECT_EQ(run("pull where all buffers", true), "");
   EXPECT_EQ(run("predicted: direct ", true), "");
-  ::setenv("OURO_SELECT", "broadcast:direct", 1);  // a row of the user's comes first
+  ::setenv("OURO_SELECT", "broadcast:direct", 1);  // a row given by the user takes precedence
   EXPECT_EQ(run("pull where all buffers", false), "");
   ::unsetenv("OURO_SELECT");
   rt::Calibration native = rt::far_zen3();
@@ -137,7 +138,8 @@ TEST_F(Calibrated, WaitsAndOutputsAreAsTheRecordSays) {
       const Patience expected = rt::patience_by(context.impl()->calibration(), cores.enough_here());
       OURO_RANK_CHECK(cores.patience().spin == expected.spin && cores.patience().polls == 40, "{} us, {}",
                       cores.patience().spin.count(), cores.patience().polls);
-      auto group = context.world().split(0, context.rank());  // whose ranks reach what their pages say now
+      // The new group uses what the ranks' pages say now.
+      auto group = context.world().split(0, context.rank());
       if (caches > 0) {
         context.impl()->members().own_page().cache = static_cast<int>(1 + context.rank() % caches);
         OURO_RANK_OK(barrier(context.world()));
@@ -160,7 +162,7 @@ TEST_F(Calibrated, WaitsAndOutputsAreAsTheRecordSays) {
   EXPECT_EQ(run(3), "");
 }
 
-/// A MiB on huge pages; nullptr: the system has none.
+/// A MiB on huge pages; nullptr if the system has none.
 void* on_huge_pages() {
   constexpr std::size_t kHuge = std::size_t{2} << 20;
   void* const p = ::mmap(nullptr, 2 * kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -171,7 +173,8 @@ void* on_huge_pages() {
   return device::on_huge_pages(at, 1 << 20) ? at : nullptr;
 }
 
-/// The rules choose it for huge pages only; a buffer on which it is forced has these or others.
+/// The rules choose pull only for huge pages; if it is forced, the prediction is for the pages that the
+/// buffer has.
 TEST_F(Calibrated, PullThatIsForcedIsPredictedForThePagesAtHand) {
   pin(rt::invented_record());
   ::setenv("OURO_ALGO", "pull", 1);
@@ -196,7 +199,7 @@ TEST_F(Calibrated, PullThatIsForcedIsPredictedForThePagesAtHand) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Only what the first rank of a host says counts, so others that found something else change nothing.
+/// Only the result of the first rank of a host counts, so the results of other ranks change nothing.
 TEST_F(Calibrated, ProcessesReadTheFirstOfTheirHost) {
   const std::uint64_t pinned = rt::invented_record().digest();
   pin(rt::invented_record());

@@ -1,4 +1,5 @@
-// What makes a figure, by a probe and a clock of the test's own; then what this machine answers.
+// How figures are derived from measurements, with a probe and a clock made for the test; then real answers of
+// this machine.
 #include "runtime/calibration/measure.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Answers by size and kind; each question takes a microsecond of the test's time.
+/// Answers by size and kind; each question takes one microsecond of test time.
 class FakeProbe final : public Probe {
  public:
   std::optional<std::uint32_t> handoff() override { return answer(60); }
@@ -45,7 +46,7 @@ class FakeProbe final : public Probe {
   TimeOf clock() {
     return [this] { return now; };
   }
-  /// Every seventh answer is that of a core that others use.
+  /// Every seventh answer is too high, as from a core that others use.
   std::optional<std::uint32_t> answer(std::uint32_t ns) {
     now += 1us, ++asked;
     if (silent_from >= 0 && asked > silent_from) return std::nullopt;
@@ -57,7 +58,7 @@ class FakeProbe final : public Probe {
   kernels::CopyKind large_kind{}, together_kind{};
 };
 
-/// What the model of `factor` times slower cores is, up to `bytes`.
+/// The model of cores that are `factor` times slower, for copies up to `bytes`.
 PairCosts slower(const PairCosts& than, std::uint32_t factor, std::size_t bytes) {
   PairCosts p = than;
   p.handoff *= factor;
@@ -66,7 +67,7 @@ PairCosts slower(const PairCosts& than, std::uint32_t factor, std::size_t bytes)
     for (CopyCost& c : p.copies[s]) c.write *= by, c.read *= by;
     p.pull[s] *= by, p.pull_huge[s] *= by;
   }
-  const std::uint32_t by = kernels::kCopySizes.back() <= bytes ? factor : 0;  // as the largest of those
+  const std::uint32_t by = kernels::kCopySizes.back() <= bytes ? factor : 0;  // treated like the largest size
   p.large.write *= by, p.large.read *= by;
   const std::uint32_t piece = kLargePiece <= bytes ? factor : 0;
   p.together.write *= piece, p.together.read *= piece, p.pull_together *= piece;
@@ -114,7 +115,7 @@ TEST(Measure, TakesTheLeastOfSeveralTries) {
   EXPECT_EQ(costs.large, (CopyCost{300'000, 300'007}));
   EXPECT_EQ(costs.together, (CopyCost{6000, 6007}));
   EXPECT_EQ(costs.pull_together, 9000u);
-  EXPECT_EQ(probe.large_kind, kernels::CopyKind::rep);  // that will be in force
+  EXPECT_EQ(probe.large_kind, kernels::CopyKind::rep);  // the kind that will be in force
   EXPECT_EQ(probe.together_kind, kernels::CopyKind::rep);
   EXPECT_EQ(measure_context_switch(probe, probe.clock(), probe.now + 1s), 1100u);
   EXPECT_EQ(measure_wake(probe, probe.clock(), probe.now + 1s), 13'000u);
@@ -124,12 +125,12 @@ TEST(Measure, APauseIsTheLeastOfSeveralTriesRoundedUp) {
   Clock::time_point now{};
   auto step = 4000ns;
   const auto clock = [&] { return now += step -= 100ns; };
-  EXPECT_EQ(measure_pause(clock), 54u);  // 3400 ns in the last of them, by 64
+  EXPECT_EQ(measure_pause(clock), 54u);  // 3400 ns in the last question, divided by 64
 }
 
 TEST(Measure, EndsInTimeAndLeavesOutWhatWasTriedTooRarely) {
   FakeProbe probe;
-  const PairCosts costs = measure(probe, probe.clock(), probe.now + 30us);  // two turns of some sizes
+  const PairCosts costs = measure(probe, probe.clock(), probe.now + 30us);  // two rounds of some sizes
   EXPECT_LE(probe.asked, 33);
   EXPECT_EQ(costs.handoff, 60u);
   for (const auto& size : costs.copies)
@@ -160,12 +161,12 @@ TEST(Measure, ModesAreAFactorOfTwoApart) {
   EXPECT_TRUE(same_mode(200, 101));
 }
 
-/// Whatever else runs here: an answer comes or not, in time, and what comes is a time.
+/// Whatever else runs here: answers arrive in time or not at all, and each is a time.
 TEST(PairProbe, AnswersUntilItsEnd) {
   const auto& cores = machine().cores;
   if (cores.size() < 2) GTEST_SKIP() << "one core only";
   Thread("prober",
-         [&] {  // as it goes to a core and stays there
+         [&] {  // as if it moved to a core and stayed there
            const auto end = Clock::now() + 2s;
            const auto probe = make_pair_probe(cores[0].cpus[0], cores[1].cpus[0], end);
            ASSERT_TRUE(probe.ok()) << probe.status().message();

@@ -1,4 +1,4 @@
-// When operations keep missing their prediction, and when that is noise.
+// Operations that keep missing their prediction are distinguished from noise.
 #include "runtime/calibration/misses.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace ouro::rt {
 namespace {
 
-/// Samples until the record is to be checked; 0: never within `most`.
+/// Number of samples until the record is to be checked; 0: not within `most` samples.
 template <class Ratio>
 int until_heard(Misses& misses, int most, Ratio&& ratio) {
   for (int i = 1; i <= most; ++i)
@@ -53,7 +53,8 @@ TEST(Misses, WhereNothingCanBeMeasuredItIsTriedAgainLater) {
   }
 }
 
-/// Ratios that change with every check: each takes twice as many windows as the one before.
+/// The ratios change after every check, and each following check takes twice as many windows as the
+/// one before.
 TEST(Misses, ChecksThatFindNothingBecomeRare) {
   Misses misses;
   int checks = 0;

@@ -1,4 +1,5 @@
-// Cores that are really moved while a group works, and the bits of sums on both sides of a change of record.
+// Threads that really move between cores while a group works, and the bits of sums before and after a change
+// of record.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ using namespace std::chrono_literals;
 using rt::TestAccess;
 
 constexpr std::size_t kCount = 16384;  // of 4 bytes: 64 KiB
-constexpr int kStride = 64;            // operations from one that is watched to the next
+constexpr int kStride = 64;            // distance of operations that are watched
 constexpr const char* kBusy = "other work keeps the cores from answering each other";
 const auto kMode = OURO_TEST_TSAN ? test::Mode::threads : test::Mode::processes;
 
@@ -43,7 +44,7 @@ void go_to(int cpu) {
   ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set);
 }
 
-/// All-reduces of whole numbers, each checked; "" if all were right.
+/// Runs all-reduces of integers, each checked; "" if all were right.
 std::string run(Context& c, int operations) {
   std::vector<int> in(kCount, c.rank() + 1), out(kCount);
   const int expected = c.world().size() * (c.world().size() + 1) / 2;
@@ -56,7 +57,7 @@ std::string run(Context& c, int operations) {
   return "";
 }
 
-/// Works until the group has another record than `before`; says so if it comes to none.
+/// Runs until the group has another record than `before`; reports if it never gets one.
 std::string run_until_revised(Context& c, const std::string& before) {
   const auto begin = std::chrono::steady_clock::now();
   std::vector<int> late(1), any(1);
@@ -64,7 +65,7 @@ std::string run_until_revised(Context& c, const std::string& before) {
     if (const std::string wrong = run(c, kStride); !wrong.empty()) return wrong;
     late[0] = std::chrono::steady_clock::now() - begin < test::kHang / 2 ? 0 : 1;
     OURO_RANK_OK(all_reduce(c.world(), std::span<const int>(late), std::span(any)));
-    if (any[0] > 0) return kBusy;  // the same on all ranks
+    if (any[0] > 0) return kBusy;  // equal on all ranks
   }
   return "";
 }
@@ -74,8 +75,8 @@ void verdict(const std::string& outcome) {
   EXPECT_EQ(outcome, "");
 }
 
-/// Ranks that are on one core cannot measure: what a switch takes is no hand-off. The record that they had
-/// holds, every sum is right, and so it is when they are back on their own.
+/// Ranks that share one core cannot measure, because the time of a context switch is not a hand-off. The
+/// previous record stays in force, and every sum is right, also after they are back on their own cores.
 TEST(TimedMoving, OntoOneCoreAndBack) {
   const auto cpus = rt::affinity_of(0);
   if (cpus.size() < 2) GTEST_SKIP() << "one core only";
@@ -90,8 +91,8 @@ TEST(TimedMoving, OntoOneCoreAndBack) {
     OURO_RANK_CHECK(apart.pair[0].handoff > rt::too_fast().pair[0].handoff, "{} ns", apart.pair[0].handoff);
     go_to(cpus[0]);
     if (const std::string wrong = run(c, 24 * kStride); !wrong.empty()) return "on one core: " + wrong;
-    // Longer than two cores of a host ever take, and sooner than the system takes the core from one that
-    // spins.
+    // Longer than a hand-off between two cores of a host ever takes, but shorter than the time slice of a
+    // spinning thread.
     OURO_RANK_CHECK(TestAccess::record(world).pair[0].handoff < 1'000, "{} ns on one core",
                     TestAccess::record(world).pair[0].handoff);
     go_to(own);
@@ -100,7 +101,7 @@ TEST(TimedMoving, OntoOneCoreAndBack) {
   }));
 }
 
-/// What a line takes from the first core to another; 0: no answer.
+/// Time of a hand-off from one core to another; 0: no answer.
 std::uint32_t handoff(int here, int there) {
   std::uint32_t ns = 0;
   Thread("prober", [&] {
@@ -111,7 +112,7 @@ std::uint32_t handoff(int here, int there) {
   return ns;
 }
 
-/// From the farthest core to the nearest: the group replaces what it has measured between the former.
+/// From the farthest core to the nearest: the group replaces what it measured between the distant cores.
 TEST(TimedMoving, FromFarCoresToNearOnes) {
   const auto cpus = rt::affinity_of(0);
   int near = -1, far = -1;
@@ -140,7 +141,7 @@ TEST(TimedMoving, FromFarCoresToNearOnes) {
   }));
 }
 
-/// Numbers whose sum depends on the order, on huge pages where the system has them, so that they are pulled.
+/// Numbers whose sum depends on the order, on huge pages if the system has them, so that they are pulled.
 std::span<float> numbers(int rank) {
   constexpr std::size_t kHuge = std::size_t{2} << 20;
   void* const p = ::mmap(nullptr, 2 * kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -157,7 +158,7 @@ std::span<float> numbers(int rank) {
   return {values, kCount};
 }
 
-/// The same sums, again and again, of three ranks and of four; the record changes in between.
+/// The same sums, repeatedly, with three ranks and with four; the record changes in between.
 TEST(Moving, SumsHaveTheSameBitsAcrossAChange) {
   for (const int n : {3, 4}) {
     const auto outcome = test::run(kMode, n, [](Context& c) -> std::string {
@@ -184,7 +185,8 @@ TEST(Moving, SumsHaveTheSameBitsAcrossAChange) {
                         "operation {} of {} changes has other bits", i, changes);
       }
       OURO_RANK_CHECK(changes == 1, "{} changes", changes);
-      // Otherwise equal bits say nothing: another order of these numbers has others.
+      // Checks that another order of these numbers gives other bits; otherwise equal bits would
+      // prove nothing.
       for (int r = c.world().size() - 1; r >= 0; --r) {
         const std::span<float> theirs = numbers(r);
         for (std::size_t i = 0; i < kCount; ++i) backwards[i] += theirs[i];

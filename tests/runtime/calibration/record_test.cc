@@ -1,4 +1,4 @@
-// The record as JSON and back, and what is no record.
+// The record as JSON and back, and what is refused as a record.
 #include "runtime/calibration/record.h"
 
 #include <gmock/gmock.h>
@@ -75,7 +75,7 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   EXPECT_EQ(sane.pair[0].pull_together, 0u);
   EXPECT_EQ(sane.pair[0].pull[1], c.pair[0].pull[1]);
   EXPECT_EQ(sane.context_switch + sane.wake + sane.pause + sane.cache_kib + sane.caches, 0u);
-  c.pairs = 4'000'000'000u;  // of a page that somebody has overwritten
+  c.pairs = 4'000'000'000u;  // as on a page that somebody has overwritten
   EXPECT_LE(without_absurd(c).pairs, static_cast<std::uint32_t>(kDistances));
 }
 

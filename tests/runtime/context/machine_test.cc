@@ -1,4 +1,4 @@
-// The machine as hwloc and invented descriptions tell it: cores, caches, places of ranks, masks, binding.
+// The machine as hwloc and invented descriptions report it: cores, caches, places of ranks, masks, binding.
 // Run by ctest.
 #include "runtime/context/machine.h"
 
@@ -19,8 +19,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Two sockets with a NUMA node each, two L3 a socket, four cores an L3, two hardware threads a core that the
-/// system numbers in a row: core c has 2c and 2c + 1.
+/// Two sockets with one NUMA node each, two L3 caches per socket, four cores per L3, two hardware threads per
+/// core with consecutive numbers: core c has 2c and 2c + 1.
 constexpr const char* kTwoSockets = "pack:2 [numa(memory=1GB)] l3:2(size=32MiB) l2:4(size=1MiB) core:1 pu:2";
 
 Machine invented(const std::string& description) {
@@ -100,7 +100,7 @@ TEST(Read, SeveralMemoryNodesInAPackage) {
   EXPECT_EQ(m.place(3, 4, Bind::numa).node, 3);
 }
 
-/// As systems number them: first one thread of each core, then the second ones.
+/// A common numbering: first one thread of each core, then the second threads.
 TEST(Read, SiblingsThatAreNumberedLast) {
   const Machine m = invented("l3:2(size=16MiB) core:2 pu:2(indexes=0,4,1,5,2,6,3,7)");
   EXPECT_THAT(m.cores[1].cpus, ElementsAre(1, 5));
@@ -215,7 +215,7 @@ TEST(Here, HasExactlyTheThreadsOfTheMask) {
   EXPECT_EQ(cpus, affinity_of(::getpid()));
 }
 
-/// What a fresh process that runs `f` returns; EXPECT in it would be lost.
+/// The return value of `f` in a fresh process; failures of EXPECT there would be lost.
 template <class F>
 int in_a_process(F&& f) {
   const pid_t pid = ::fork();
@@ -228,7 +228,7 @@ int in_a_process(F&& f) {
 TEST(Here, AMaskSetBeforeTheFirstCallLimitsIt) {
   const Cpus mine = affinity_of(0);
   if (mine.size() < 2) GTEST_SKIP() << "one hardware thread only";
-  // This process may have read the machine already, so another one does, which starts with the mask.
+  // This process may have read the machine already, so a new process starts with the mask.
   EXPECT_EQ(in_a_process([&] {
               if (!bind_this_thread({.cpus = {mine.back()}}).ok()) return 1;
               ::execl("/proc/self/exe", "test_machine", "--gtest_filter=Here.HasExactlyTheThreadsOfTheMask",

@@ -1,4 +1,4 @@
-// The table of collectives, against its meaning written out by hand.
+// The table of collectives, compared with its meaning written out by hand.
 #include "runtime/core/collectives.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ std::set<Collective> everything() {
   return all;
 }
 
-/// Those for which f holds.
+/// The collectives for which f holds.
 template <class F>
 std::set<Collective> those(F&& f) {
   std::set<Collective> found;
@@ -81,7 +81,7 @@ TEST(CollectiveTraits, ElementCounts) {
                                                                : 7u)
         << name(c);
   }
-  EXPECT_FALSE(traits_of(static_cast<Collective>(kCollectives)).moves());  // no collective
+  EXPECT_FALSE(traits_of(static_cast<Collective>(kCollectives)).moves());  // not a collective
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The vocabulary: status in words and JSON, names and their parsers.
+// The basic vocabulary: status as text and JSON, names and their parsers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -151,7 +151,8 @@ TEST(Types, OtherSpellingsAreUnderstood) {
   EXPECT_EQ(parse_dtype("quaternion"), std::nullopt);
   EXPECT_EQ(parse_dtype(""), std::nullopt);
   EXPECT_EQ(parse_op("Sum"), std::nullopt);
-  EXPECT_EQ(parse_collective("alltoall"), Collective::all_to_all);  // as nccl-tests and ouro-perf have it
+  // The spelling of nccl-tests and ouro-perf.
+  EXPECT_EQ(parse_collective("alltoall"), Collective::all_to_all);
   EXPECT_EQ(parse_collective("allreduce"), std::nullopt);
 }
 
@@ -160,8 +161,8 @@ Result<std::unique_ptr<int>> boxed(int x) {
   return std::make_unique<int>(x);
 }
 
-/// Through it: a declaration, an assignment, in a function that returns a Result and in one that returns a
-/// Status.
+/// The macros in a declaration and an assignment, in a function that returns a Result and in one that returns
+/// a Status.
 Result<int> sum_of(int a, int b, int* calls) {
   OURO_ASSIGN(const auto first, boxed((++*calls, a)));
   int second = 0;
@@ -195,7 +196,7 @@ TEST(Result, AssignTakesTheValueOrReturns) {
 
 using ResultDeathTest = testing::Test;
 
-/// Whoever forgets to ask for ok() reads what went wrong, not which exception a standard container throws.
+/// A program that forgets to check ok() sees what went wrong, not an exception of a standard container.
 TEST(ResultDeathTest, ValueOfAFailureEndsTheProgramWithItsText) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const char* const text = "ouro: invalid: no such thing";
@@ -207,7 +208,7 @@ TEST(ResultDeathTest, ValueOfAFailureEndsTheProgramWithItsText) {
   EXPECT_EXIT((void)failed->size(), aborted, text);
   EXPECT_EXIT((void)same->size(), aborted, text);
   EXPECT_EXIT((void)*std::move(failed), aborted, text);
-  // Nobody catches it, and nothing that is caught hides it.
+  // No handler catches it, so it cannot be hidden.
   EXPECT_EXIT(
       try { (void)*failed; } catch (...) { _exit(0); }, aborted, text);
 }

@@ -1,4 +1,4 @@
-// Parameters and logs: precedence, ranges, complaints, what a line looks like, many writers.
+// Parameters and logs: precedence, ranges, complaints, the format of a line, many writers.
 #include "runtime/core/env.h"
 
 #include <fmt/format.h>
@@ -57,7 +57,7 @@ class Surroundings : public testing::Test {
     ADD_FAILURE() << name;
     return {};
   }
-  /// The log, from here on, in a file.
+  /// Directs the log to a file from here on.
   void log_to_file(const std::string& level, const std::string& subsystems) {
     set("OURO_DEBUG", level);
     set("OURO_DEBUG_SUBSYS", subsystems);

@@ -1,4 +1,4 @@
-// Threads of the library: names, signals, and what their bodies throw.
+// Threads of the library: names, signals, and exceptions thrown by their bodies.
 #include "runtime/core/thread.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Tests of counters, signals and the wait ladder: serial numbers that wrap, sleepers that are woken, waits
-// that end.
+// Tests of counters, signals and the wait ladder: serial numbers that wrap around, sleepers that are woken,
+// waits that end.
 #include "runtime/core/wait.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ TEST(Signal, SerialNumbersWrap) {
   EXPECT_TRUE(reached(5, 5));
   EXPECT_TRUE(reached(6, 5));
   EXPECT_FALSE(reached(4, 5));
-  EXPECT_TRUE(reached(2, 0xfffffffe));  // four later
+  EXPECT_TRUE(reached(2, 0xfffffffe));  // reached four steps later
   EXPECT_FALSE(reached(0xfffffffe, 2));
   EXPECT_TRUE(reached(0x80000000, 1));
   EXPECT_FALSE(reached(0x80000001, 1) && reached(1, 0x80000001));
@@ -63,7 +63,8 @@ TEST_P(WaitLadder, SeesWhatIsThereAndWhatComes) {
   writer.join();
 }
 
-/// Counters have 64 bits: what is far behind has not come, though its low half looks as if it had.
+/// Counters have 64 bits: a value far behind has not been reached, although its lower half looks as if
+/// it had.
 TEST_P(WaitLadder, CountersDoNotWrap) {
   const std::uint32_t abort = 0;
   const auto c = std::make_unique<Counter>();
@@ -86,12 +87,12 @@ TEST_P(WaitLadder, SleepersAreWoken) {
   TestWaiter waiter(&abort, std::chrono::microseconds(GetParam()), 1000);
   EXPECT_TRUE(waiter.until(*c, 1).ok());
   EXPECT_EQ(load(*c), 1u);
-  EXPECT_GT(waiter.looks(), 0);  // it waited long enough to be asked
+  EXPECT_GT(waiter.looks(), 0);  // it waited long enough for a check
   writer.join();
   EXPECT_EQ(c->sleepers, 0u);
 }
 
-/// Processor time that a wait of 40 ms takes of its thread.
+/// Processor time that a wait of 40 ms takes from its thread.
 std::chrono::nanoseconds cost_of_wait(bool crowded, bool of_stream) {
   const std::uint32_t abort = 0;
   const auto c = std::make_unique<Counter>();
@@ -115,7 +116,7 @@ std::chrono::nanoseconds cost_of_wait(bool crowded, bool of_stream) {
 }
 
 TEST(TimedWait, AStreamsThreadSpinsOnACoreThatACallerLeaves) {
-  // The others spin all the time that the system gives them.
+  // The other waits spin for all the time that the system gives them.
   const auto spun = std::min({cost_of_wait(false, true), cost_of_wait(true, false), [] {
                                 const LentCore lent;
                                 return cost_of_wait(true, true);
@@ -123,7 +124,7 @@ TEST(TimedWait, AStreamsThreadSpinsOnACoreThatACallerLeaves) {
   EXPECT_LT(cost_of_wait(true, true), spun / 2);
 }
 
-/// Who shares a core looks as often as it is told before it gives the core away.
+/// A waiter that shares a core polls as often as configured before it yields the core.
 TEST(WaitPatience, LooksAsOftenAsItIsTold) {
   const auto gave_away = [](int polls) {
     const std::uint32_t abort = 0;
@@ -145,7 +146,7 @@ TEST(WaitPatience, LooksAsOftenAsItIsTold) {
     waits.join();
     return away;
   };
-  EXPECT_GT(gave_away(10), 0);  // it slept at last
+  EXPECT_GT(gave_away(10), 0);  // it slept in the end
   EXPECT_EQ(gave_away(2'000'000'000), 0);
 }
 

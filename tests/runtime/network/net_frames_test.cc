@@ -71,7 +71,7 @@ TEST(NetFrames, OutOfRangeIsRefused) {
   EXPECT_TRUE(refused(NetRefuse{Reason::none}));
   EXPECT_TRUE(refused(NetRefuse{Reason::refused, static_cast<std::int32_t>(kMaxWorld)}));
   EXPECT_FALSE(decode_net(Bytes{99, 0}).ok());
-  Writer huge;  // a note that claims four billion bytes
+  Writer huge;  // a note that claims to have four billion bytes
   huge.number(std::uint16_t{9}), huge.number(std::uint16_t{1}), huge.number(std::uint64_t{0});
   huge.number(std::uint64_t{0}), huge.number(0xffffffffu);
   EXPECT_FALSE(decode_net(huge.bytes).ok());

@@ -1,4 +1,4 @@
-// Random choices of a run: all of them come from its seed. Used by everything that is simulated.
+// Random choices of a run: all of them derive from its seed. Used by everything that is simulated.
 #pragma once
 #include <cstdint>
 
@@ -9,7 +9,7 @@ class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(mixed(seed)) {}
   std::uint64_t next() { return mixed(state_ += 0x9e3779b97f4a7c15); }
-  /// 0 to n - 1.
+  /// Uniform from 0 to n - 1.
   std::uint64_t below(std::uint64_t n) { return next() % n; }
   int pick(int low, int high) {
     return low + static_cast<int>(below(static_cast<std::uint64_t>(high - low + 1)));
@@ -18,7 +18,8 @@ class Random {
     return low + static_cast<std::int64_t>(below(static_cast<std::uint64_t>(high - low + 1)));
   }
   bool chance(double p) { return static_cast<double>(next() >> 11) * 0x1p-53 < p; }
-  /// As many binary orders of magnitude are as likely as others: short times are as frequent as long ones.
+  /// Logarithmic: every binary order of magnitude is equally likely, so short times are as frequent as
+  /// long ones.
   std::int64_t spread(std::int64_t low, std::int64_t high) {
     int doublings = 0;
     while (low << (doublings + 1) <= high) ++doublings;

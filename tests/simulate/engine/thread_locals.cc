@@ -16,7 +16,7 @@ struct Block {
   std::size_t image_bytes = 0;
 };
 
-/// The first object that is listed is the program.
+/// The first object listed is the program itself.
 int find(dl_phdr_info* object, std::size_t, void* found) {
   auto* const block = static_cast<Block*>(found);
   for (int i = 0; i < object->dlpi_phnum; ++i) {

@@ -1,4 +1,5 @@
-// What a thread of C++ has of its own, for fibers that share one: each has its copy while it does not run.
+// Per-thread state of C++, for fibers that share one thread: each has its own copy, which is saved while it
+// does not run.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -6,11 +7,11 @@
 
 namespace simulate {
 
-/// The thread-local variables of this program (libraries that it links to are not among them).
+/// The thread-local variables of this program (not those of libraries that it is linked to).
 std::span<std::byte> thread_locals();
-/// As a new thread finds them.
+/// Their initial values in a new thread.
 std::vector<std::byte> fresh_thread_locals();
-/// The two words of the C++ library that say which exceptions this thread handles.
+/// The two words of the C++ library that record which exceptions this thread is handling.
 void** exception_words();
 
 }  // namespace simulate

@@ -11,9 +11,10 @@
 namespace simulate {
 namespace {
 
-constexpr Nanos kShort = 3 * kMilli;             // a sleep of who looks around, not of who has time
-constexpr Nanos kLongest = 40 * kMilli;          // to which such a sleep is stretched
-constexpr int kMostDoublings = 7, kStirred = 4;  // of such a sleep; and once something has happened
+constexpr Nanos kShort = 3 * kMilli;             // longest sleep that counts as polling, not as a real delay
+constexpr Nanos kLongest = 40 * kMilli;          // maximum to which such a sleep is stretched
+constexpr int kMostDoublings = 7, kStirred = 4;  // maximum number of doublings of such a sleep, and the
+                                                 // maximum after something has happened
 
 }  // namespace
 
@@ -35,7 +36,7 @@ Fiber& World::spawn(Process& p, std::string name, std::function<void()> body) {
   return f;
 }
 
-/// Where each fiber begins, and never returns from.
+/// Entry point of each fiber; never returns.
 void World::enter() {
   Fiber& f = *world->running_;
   f.body();
@@ -89,7 +90,7 @@ void World::wake(Fiber& f) {
 
 void World::step() {
   if (!running_ || running_->undivided > 0 || !random_.chance(preempted)) return;
-  // Without a wake-up that is meant for a wait.
+  // Keeps a wake-up that is meant for a later wait.
   const bool woken = running_->woken;
   pass(random_.spread(kMicro, 10 * most_latency));
   running_->woken = woken;
@@ -125,7 +126,7 @@ void World::go_on(Process& p) {
 
 void World::run(Nanos until, const std::function<bool()>& done) {
   while (!queue_.empty() && !done()) {
-    // The queue gives out constant events only, and this one leaves it.
+    // top() returns a constant reference, but the event is removed right away.
     Event e = std::move(const_cast<Event&>(queue_.top()));
     queue_.pop();
     if (e.when > until) return;

@@ -16,7 +16,7 @@ using ouro::Reason;
 using Kind = Injection::Kind;
 
 constexpr Nanos kJoinDeadline = 60 * kSecond;
-// Beyond what a class promises: pauses of processors and of packets, which a scenario draws.
+// Tolerance beyond the guaranteed times: pauses of processors and packets, which a scenario draws.
 constexpr Nanos kSlack = 8 * kSecond;
 
 double seconds(Nanos t) { return static_cast<double>(t) / static_cast<double>(kSecond); }
@@ -47,7 +47,7 @@ class Judge {
   }
   bool died(const Rank& r) const { return r.process.dead && !r.over; }
 
-  /// Every program comes to its end, with nothing of it left.
+  /// Every program must end, without leftovers.
   void look_at_ends() {
     for (const auto& r : ranks_) {
       if (died(*r)) continue;
@@ -65,7 +65,7 @@ class Judge {
     }
   }
 
-  /// One membership per generation, so never two groups that both go on.
+  /// There is one membership per generation, so that two groups never both continue.
   void look_at_memberships() {
     std::map<std::uint64_t, std::pair<const Rank*, const Call*>> agreed;
     for (const auto& r : ranks_)
@@ -83,8 +83,8 @@ class Judge {
       }
   }
 
-  /// Whether something that others may notice was done to the rank before that, or its program had ended, or
-  /// something was done while it joined, and it had not joined yet.
+  /// Whether the rank may be blamed at this time: something noticeable was done to it before, its program had
+  /// ended, or it had not joined when something was done.
   bool suspected(int rank, Nanos before) const {
     const bool done = std::any_of(s_.injections.begin(), s_.injections.end(),
                                   [&](const Injection& i) { return i.when <= before && i.serious(); });
@@ -108,7 +108,7 @@ class Judge {
     Nanos joined = 0;
     for (const auto& r : ranks_)
       if (!r->calls.empty() && r->calls.front().ended > joined) joined = r->calls.front().ended;
-    bool early = false;  // before its silence means something a rank may still be joining
+    bool early = false;  // a rank may still be joining when its silence is not judged yet
     for (const Injection& i : s_.injections) {
       if (i.when > c.ended) continue;
       last = std::max(last, i.kind == Kind::kill || i.kind == Kind::lose ? i.when : i.when + i.lasts);
@@ -130,9 +130,9 @@ class Judge {
     return last;
   }
 
-  /// Where a process ends and nothing else is done, on paths and processors that are quick, its end is news
-  /// within half a second; and where nothing that takes long is done, ranks that are all there join within
-  /// two, and nobody waits for what others never take.
+  /// If one process ends and nothing else is done, on fast paths and processors, its death must be reported
+  /// within a second. If nothing that takes long is done, ranks must have joined two seconds after all are
+  /// there. If nothing is done, closing must take at most a second.
   void look_at_times(const Rank& r, const Call& c) {
     if (s_.delay + s_.jitter > 2 * kMilli || s_.most_latency > kMilli || s_.loss > 0) return;
     Nanos last = -1;
@@ -199,8 +199,9 @@ class Judge {
         wrong("nothing was done to rank {}: {}", c.members[static_cast<std::size_t>(m)], what());
   }
 
-  /// Where processes end and nothing else is serious, more than half go on to the end of their program. Who
-  /// has left after its last step belongs neither to the half nor to those of whom it is one.
+  /// If processes end and nothing else is serious, and more than half of the ranks are left, these must
+  /// continue to the end of their program. Ranks that left after their last step count neither as survivors
+  /// nor in the total.
   void look_at_survivors() {
     int dead = 0;
     Nanos joined = 0;

@@ -1,4 +1,4 @@
-// What must be true of every run, whatever was done to the job. Used by the run.
+// The properties that must hold in every run, whatever was done to the job. Used by the run.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace simulate {
 
-/// All that is wrong, one line each.
+/// Everything that is wrong, one line each.
 std::vector<std::string> judge(const Scenario&, const std::vector<std::unique_ptr<Rank>>&, Nanos end);
 
 }  // namespace simulate

@@ -1,4 +1,4 @@
-// What a rank does. See rank.h.
+// The program of a rank. See rank.h.
 #include "tests/simulate/job/rank.h"
 
 #include <fmt/format.h>
@@ -35,15 +35,16 @@ rt::ContextSpec spec_of(const Scenario& s, int rank) {
   return spec;
 }
 
-constexpr Nanos kSettled = 4 * kSecond;  // after it nothing of a group that has ended is under way
+// Time after which nothing of a group that has ended may be in flight.
+constexpr Nanos kSettled = 4 * kSecond;
 
-/// What a rank brings to a step: different for all of them, and sums are exact.
+/// A rank's input to a step: different for all of them, and sums are exact.
 std::uint32_t element(int rank, int step, std::size_t i) {
   return static_cast<std::uint32_t>(rank + 1) * 1000003u + static_cast<std::uint32_t>(step) * 8191u +
          static_cast<std::uint32_t>(i);
 }
 
-/// Makes groups of all members, uses them, and drops them.
+/// Creates groups of all members, uses them, and destroys them.
 Status churn(const std::shared_ptr<rt::Context>& context, const std::vector<int>& members, int step) {
   constexpr int kGroups = 3;
   std::vector<std::shared_ptr<rt::Group>> groups;
@@ -119,7 +120,7 @@ void Rank::run() {
   if (!made.ok()) return leave();
 
   std::vector<std::uint32_t> in(scenario_.count), out(scenario_.count);
-  int first = 0;  // step of the group's operation 1
+  int first = 0;  // step of the group's first operation
   for (int step = 0; step < scenario_.steps;) {
     const std::uint64_t generation = group->spec().generation;
     const Status s = call(Call::Kind::reduce, generation, members, [&](Call& c) {

@@ -1,4 +1,4 @@
-// One seed from its beginning to its end. See run.h.
+// Runs one seed from start to end. See run.h.
 #include "tests/simulate/job/run.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ using Kind = Injection::Kind;
 
 constexpr Nanos kEnd = 400 * kSecond;
 constexpr std::uint64_t kMostEvents = 20'000'000;
-constexpr std::size_t kMostBuffered = 16 << 20;  // bytes in all sockets of a job
+constexpr std::size_t kMostBuffered = 16 << 20;  // limit on bytes in all sockets of a job
 
 class Run {
  public:
@@ -151,7 +151,7 @@ class Run {
   Network network_;
   std::map<std::pair<int, int>, int> cuts_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  const ouro::rt::Provided descriptors_;  // the system's own are not what is looked at
+  const ouro::rt::Provided descriptors_;  // the real system's descriptors are not examined
 };
 
 }  // namespace

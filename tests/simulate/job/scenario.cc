@@ -1,4 +1,4 @@
-// Drawing what happens. See scenario.h.
+// Draws the events of a run. See scenario.h.
 #include "tests/simulate/job/scenario.h"
 
 #include <fmt/format.h>
@@ -10,15 +10,16 @@ namespace simulate {
 namespace {
 
 using Kind = Injection::Kind;
-// Shorter pauses of a process and of a path are nobody's affair (docs/design/between-hosts.md).
+// Shorter pauses of a process or a path must not be noticed (docs/design/between-hosts.md).
 constexpr Nanos kUnnoticedStop = 900 * kMilli, kUnnoticedCut = kSecond;
 constexpr const char* kNames[] = {"kill",    "lose host", "suspend all", "stop", "part",
                                   "one way", "reset",     "slow",        "far"};
 
-// What seeds from 2^40, 2 * 2^40, ... on stand for, beside what all do: sockets that take less than most
-// frames have, and break; ranks that give each other up while their lines break; a tree of hosts in quiet;
-// groups that come and go while connections break; a tree of hosts of which some get the table of ranks late;
-// two ranks that give each other up and whom all others hear, from different distances.
+// Families of seeds, from 2^40, 2 * 2^40, ... on, which add to the general scenario: sockets with less room
+// than most frames need, and connections that break; ranks that give each other up while their lines break; a
+// tree of hosts without faults; groups that are created and destroyed while connections break; a tree of
+// hosts, some of which get the table of ranks late; two ranks that give each other up and that all others
+// hear, at different distances.
 constexpr std::uint64_t kNarrow = 1, kQuarrels = 2, kQuiet = 3, kChurn = 4, kTree = 5, kRivals = 6;
 
 double seconds(Nanos t) { return static_cast<double>(t) / static_cast<double>(kSecond); }
@@ -43,8 +44,8 @@ Injection draw(Random& random, int ranks, bool harmless) {
   return i;
 }
 
-/// Some ranks stop to hear some others, all at about the same time: there are several opinions about who
-/// lives. The two lowest, each of whom others would follow, are among them as often as not.
+/// Some ranks stop hearing others, all at about the same time, so that opinions differ about who is alive. In
+/// half of the cases the two lowest ranks, each of which others would follow, are among them.
 std::vector<Injection> draw_quarrel(Random& random, int ranks) {
   std::vector<Injection> all;
   const Nanos when = random.spread(20 * kMilli, 6 * kSecond),
@@ -62,7 +63,7 @@ std::vector<Injection> draw_quarrel(Random& random, int ranks) {
   return all;
 }
 
-/// Lines break while the ranks learn of the first thing that was done, and agree on what follows from it.
+/// Lines break while the ranks learn of the first injection, and while they agree on its consequences.
 void add_resets(Random& random, int ranks, Nanos silence, std::vector<Injection>* all) {
   const Injection& first = all->front();
   const Nanos news = first.when + (first.kind == Kind::kill ? 0 : silence);
@@ -110,7 +111,7 @@ std::string Injection::text() const {
 
 Scenario::Scenario(std::uint64_t number) : seed(number) {
   Random random(seed ^ 0x5ce9a210);
-  // From 10 on the table of ranks spreads along a tree of hosts.
+  // From 10 ranks on, the table of ranks is distributed along a tree of hosts.
   constexpr int kRanks[] = {2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 7, 8, 9, 9, 11};
   ranks = kRanks[random.below(std::size(kRanks))];
   const std::uint64_t family = seed >> 40;
@@ -158,7 +159,7 @@ Scenario::Scenario(std::uint64_t number) : seed(number) {
     add_resets(random, ranks, silent_fail_ms * kMilli, &injections);
 }
 
-/// Connections break, most of them while groups end.
+/// Connections break, mostly while groups end.
 void Scenario::draw_churn(Random& random) {
   groups = true;
   connections = 1;
@@ -172,7 +173,8 @@ void Scenario::draw_churn(Random& random) {
   }
 }
 
-/// Hosts that others are to have the table of ranks from do not hear rank 0 while it spreads.
+/// Hosts that have to hand the table of ranks to others do not hear rank 0 while the table is
+/// being distributed.
 void Scenario::draw_tree(Random& random) {
   const Nanos all_there = *std::max_element(starts.begin(), starts.end());
   for (int n = random.pick(1, 4); n > 0; --n)
@@ -183,8 +185,8 @@ void Scenario::draw_tree(Random& random) {
                           .other = random.pick(1, ranks - 1)});
 }
 
-/// Ranks 0 and 1 lose each other and ask the other three, to whom 0 is nearer, but not by so much that they
-/// hear of its success before they are asked by 1; and of each other they hear last.
+/// Ranks 0 and 1 lose each other and both ask the other three ranks. Rank 0 is nearer to them, but not so
+/// near that they learn of its success before rank 1 asks them; and ranks 0 and 1 learn of each other last.
 void Scenario::draw_rivals(Random& random) {
   const Nanos when = random.between(50 * kMilli, 3 * kSecond), lasts = 40 * kSecond;
   pause = std::min(pause, 100 * kMilli), steps = 200;

@@ -1,4 +1,4 @@
-// What a seed stands for: a job, its hosts and paths, and what is done to them and when. Used by the run and
+// What a seed determines: a job, its hosts and paths, and what is done to them and when. Used by the run and
 // by the judge.
 #pragma once
 #include <cstdint>
@@ -9,25 +9,25 @@
 
 namespace simulate {
 
-/// One thing that is done to the job. Ranks and hosts have the same numbers.
+/// One event that is injected into the job. Ranks and hosts have the same numbers.
 struct Injection {
   enum class Kind : std::uint8_t {
     kill,     ///< the process ends; its system tells the others
-    lose,     ///< the host ends: nobody tells anybody
-    suspend,  ///< all processes stand still at about the same time, and go on
-    stop,     ///< the process stands still, its system does not
-    part,     ///< nothing gets from `side` to the others, nor back
-    one_way,  ///< nothing gets from `rank` to `other`
-    reset,    ///< a connection between the two is reset by somebody else
+    lose,     ///< the host ends; nobody is told
+    suspend,  ///< all processes stop at about the same time, and continue later
+    stop,     ///< the process stops, but its system does not
+    part,     ///< no packets between `side` and the others, in both directions
+    one_way,  ///< no packets from `rank` to `other`
+    reset,    ///< a connection between the two is reset by a third party
     slow,     ///< packets of the rank take longer
-    far,      ///< packets between the two take longer, both ways
+    far,      ///< packets between the two take longer, in both directions
   };
   Kind kind = Kind::kill;
   Nanos when = 0, lasts = 0;
   int rank = 0, other = 0;
-  std::uint64_t side = 0;  ///< bits of ranks
+  std::uint64_t side = 0;  ///< bit mask of ranks
   Nanos delay = 0;
-  /// Whether calls may fail because of it; what is not serious, nobody may notice.
+  /// Whether calls may fail because of it; otherwise it must not be noticed.
   bool serious() const;
   std::string text() const;
 };
@@ -42,9 +42,9 @@ struct Scenario {
   std::uint32_t slot_bytes = 0;
   int connections = 1;
   std::int64_t silent_fail_ms = 5000;
-  std::vector<Nanos> starts;  ///< of ranks
+  std::vector<Nanos> starts;  ///< start times of the ranks
   std::vector<Injection> injections;
-  bool groups = false;  ///< each step also makes groups, uses them, and drops them
+  bool groups = false;  ///< each step also creates groups, uses them, and destroys them
   bool serious() const;
   std::string text() const;
 

@@ -1,4 +1,4 @@
-// Calls about memory and files that say nothing of what is simulated, and would take most of a run's time.
+// Calls about memory and files that do not affect what is simulated, and would take most of a run's time.
 // See real.h.
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -15,14 +15,14 @@ using namespace simulate;
 
 extern "C" {
 
-/// Pages come as they are touched.
+/// Does not reserve pages; they are allocated when they are touched.
 int __wrap_posix_fallocate(int fd, off_t offset, off_t bytes) {
   if (!simulated()) return __real_posix_fallocate(fd, offset, bytes);
   return ftruncate(fd, offset + bytes) == 0 ? 0 : errno;
 }
 
-/// In place of the C library's, which C++ streams call: how much memory is free here and now, and what this
-/// machine's configuration says, is no part of a run.
+/// Replaces the C library's function, which C++ streams call: free memory and the configuration of this
+/// machine must not affect a run.
 [[gnu::visibility("default")]] FILE* fopen64(const char* path, const char* mode) {
   using Open = FILE* (*)(const char*, const char*);
   static const auto real = reinterpret_cast<Open>(dlsym(RTLD_NEXT, "fopen64"));

@@ -1,4 +1,4 @@
-// Calls about sockets and other descriptors, as the library makes them. See real.h.
+// Calls about sockets and other descriptors that the library makes. See real.h.
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <linux/sockios.h>
@@ -48,7 +48,7 @@ OURO_REAL(pid_t, getpid);
 namespace simulate {
 namespace {
 
-/// A socket of another family: of a host's own, whose only rank asks nobody, or one that finds a route.
+/// A socket of another family: local to a host, whose only rank has nobody to ask, or for finding a route.
 class OtherSocket final : public File {
  public:
   explicit OtherSocket(int host) : own{host, 1} {}
@@ -76,7 +76,7 @@ void write_to(sockaddr* to, socklen_t* length, Address a) {
 }
 std::shared_ptr<TcpSocket> tcp(int fd) { return files->find_as<TcpSocket>(fd); }
 
-/// Whether the call is about what is simulated; if so it may be the last of this process.
+/// Whether the call concerns the simulation; if so, the process may die at it.
 bool ours(int fd) {
   if (!simulated() || fd < Files::kFirst) return false;
   world->step();
@@ -300,7 +300,7 @@ int __wrap_timerfd_create(int clock, int flags) {
 
 int __wrap_timerfd_settime(int fd, int flags, const itimerspec* to, itimerspec* before) {
   if (!ours(fd)) return __real_timerfd_settime(fd, flags, to, before);
-  // Asio sets an absolute time only for one that is over.
+  // Asio sets an absolute time only if that time has passed.
   const Nanos t = to->it_value.tv_sec * kSecond + to->it_value.tv_nsec;
   const Nanos wait = t == 0 ? -1 : flags & TFD_TIMER_ABSTIME ? 0 : self().global(t);
   files->find_as<TimerFd>(fd)->set(wait);
@@ -323,7 +323,8 @@ int __wrap_getifaddrs(ifaddrs** list) {
 }
 
 void __wrap_freeifaddrs(ifaddrs* list) {
-  if (!simulated()) __real_freeifaddrs(list);  // a few bytes, and the run ends with its process
+  // Otherwise it is a few bytes, which the run's process releases at its end.
+  if (!simulated()) __real_freeifaddrs(list);
 }
 
 int __wrap_gethostname(char* name, size_t length) {

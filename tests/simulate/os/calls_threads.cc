@@ -1,4 +1,4 @@
-// Threads and what they wait for each other with: threads are fibers. See real.h.
+// Threads and the primitives by which they wait for each other: threads are fibers. See real.h.
 #include <pthread.h>
 
 #include <chrono>
@@ -56,7 +56,8 @@ using namespace simulate;
 
 extern "C" {
 
-/// A static object is made by one process for all of them: nobody may die, or come between, while it is.
+/// A static object is constructed by one process for all of them: no process may die or be
+/// preempted meanwhile.
 int __wrap___cxa_guard_acquire(std::int64_t* guard) {
   const int make = __real___cxa_guard_acquire(guard);
   if (simulated()) world->running()->undivided += make;
@@ -115,7 +116,7 @@ void __wrap__ZNSt18condition_variable10notify_allEv(std::condition_variable* c) 
   (void)wake_all(c->native_handle(), SIZE_MAX);
 }
 
-/// What std::promise and std::future wait with. The upper bit of the word says that somebody waits.
+/// The wait of std::promise and std::future. The top bit of the word says that there is a waiter.
 bool __wrap__ZNSt28__atomic_futex_unsigned_base19_M_futex_wait_untilEPjjbNSt6chrono8durationIlSt5ratioILl1ELl1EEEENS2_IlS3_ILl1ELl1000000000EEEE(
     void*, unsigned* word, unsigned seen, bool has_end, std::chrono::seconds s, std::chrono::nanoseconds ns) {
   const Nanos end = has_end ? world->now() + self().global(s.count() * kSecond + ns.count()) : kNever;
@@ -145,7 +146,7 @@ void __wrap__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_
   Fiber& f = world->spawn(self(), "thread", [body] { body->_M_run(); });
   const auto number = static_cast<pthread_t>(threads().size() + 1);
   threads()[number] = &f;
-  *reinterpret_cast<pthread_t*>(thread) = number;  // all that there is in it
+  *reinterpret_cast<pthread_t*>(thread) = number;  // a pthread_t holds only the number
 }
 void __wrap__ZNSt6thread4joinEv(std::thread* thread) {
   if (!simulated()) return __real__ZNSt6thread4joinEv(thread);

@@ -1,4 +1,4 @@
-// Calls that wait, or ask for the time or for chance. See real.h.
+// Calls that wait, or return the time or random numbers. See real.h.
 #include <linux/futex.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
@@ -28,11 +28,11 @@ OURO_REAL(std::chrono::system_clock::time_point, _ZNSt6chrono3_V212system_clock3
 namespace simulate {
 namespace {
 
-constexpr int kLooksAtClock = 400;  // without a wait; then somebody else runs
+constexpr int kLooksAtClock = 400;  // clock reads without a wait, after which another fiber runs
 
 Nanos duration_of(const timespec& t) { return t.tv_sec * kSecond + t.tv_nsec; }
 
-/// When a wait of this length, in the clock of its process, ends.
+/// The end of a wait of this length, which is in the clock of its process.
 Nanos end_of(Nanos wait) { return wait < 0 ? kNever : world->now() + world->stretched(self().global(wait)); }
 
 int poll_for(pollfd* fds, nfds_t count, Nanos wait) {
@@ -189,7 +189,7 @@ std::chrono::steady_clock::time_point __wrap__ZNSt6chrono3_V212steady_clock3nowE
   return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(self().local(world->now())));
 }
 
-/// An hour off, or a day: nothing may depend on it.
+/// The wall clock, wrong by hours or a day: nothing may depend on it.
 std::chrono::system_clock::time_point __wrap__ZNSt6chrono3_V212system_clock3nowEv() {
   if (!simulated()) return __real__ZNSt6chrono3_V212system_clock3nowEv();
   const Nanos wrong = (self().clock_offset % 48 - 24) * 3600 * kSecond;

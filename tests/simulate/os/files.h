@@ -1,5 +1,5 @@
-// Descriptors of simulated processes: what stands behind them, whether it is ready, and who waits for that.
-// Used by the calls of the system and by the network.
+// Descriptors of simulated processes: the objects they refer to, whether these are ready, and who waits for
+// that. Used by the calls of the system and by the network.
 #pragma once
 #include <poll.h>
 
@@ -14,19 +14,19 @@ namespace simulate {
 
 class Epoll;
 
-/// What a descriptor stands for.
+/// The object that a descriptor refers to.
 class File : public std::enable_shared_from_this<File> {
  public:
   virtual ~File() = default;
-  /// POLLIN, POLLOUT, POLLERR, POLLHUP as they are now.
+  /// POLLIN, POLLOUT, POLLERR, POLLHUP in the current state.
   virtual short ready() const { return 0; }
-  /// The last descriptor has been closed, by the process or by its end.
+  /// Called when the last descriptor has been closed, by the process or by its end.
   virtual void closed() {}
-  /// It may be ready for something that it was not: whoever waits looks.
+  /// The object may have become ready: wakes or notifies all waiters, which check again.
   void changed();
 
-  std::vector<Epoll*> watchers;  // in an order that no address decides
-  std::vector<Fiber*> sleepers;  // in poll
+  std::vector<Epoll*> watchers;  // in an order that does not depend on addresses
+  std::vector<Fiber*> sleepers;  // fibers in poll
 };
 using FilePtr = std::shared_ptr<File>;
 
@@ -47,11 +47,11 @@ class TimerFd final : public File {
   std::uint64_t settings_ = 0;
 };
 
-/// Edge-triggered as far as it is asked for.
+/// Edge-triggered for items that ask for it.
 class Epoll final : public File {
  public:
   struct Item {
-    File* file = nullptr;  ///< while it is open
+    File* file = nullptr;  ///< nullptr once closed
     std::uint32_t events = 0;
     std::uint64_t data = 0;
     bool listed = false;
@@ -60,7 +60,7 @@ class Epoll final : public File {
   void closed() override;
   void add(int fd, const FilePtr&, std::uint32_t events, std::uint64_t data);
   void remove(int fd);
-  /// `file` may be ready: its items are looked at.
+  /// `file` may be ready: checks its items.
   void look(const File& file);
   struct Event {
     std::uint32_t events;
@@ -76,10 +76,10 @@ class Epoll final : public File {
   std::vector<int> listed_;    // in the order in which they became ready
 };
 
-/// All descriptors of all processes; a number is used once in a run.
+/// All descriptors of all processes; a number is used only once in a run.
 class Files {
  public:
-  static constexpr int kFirst = 1 << 17;  // above the system's own
+  static constexpr int kFirst = 1 << 17;  // above the real system's
   int open(Process&, FilePtr);
   FilePtr find(int fd) const;
   template <class T>
@@ -87,7 +87,7 @@ class Files {
     return std::dynamic_pointer_cast<T>(find(fd));
   }
   bool close(int fd);
-  /// The system closes all that a process has left.
+  /// Closes everything that a process has left open.
   void close_all(const Process&);
   std::size_t count(const Process&) const;
 

@@ -10,7 +10,7 @@ namespace {
 
 constexpr Nanos kLongestResend = 120 * kSecond;
 constexpr Nanos kGivenUp = 900 * kSecond;  // tcp_retries2
-constexpr std::uint64_t kCountEach = 64;   // arrivals
+constexpr std::uint64_t kCountEach = 64;   // number of arrivals
 constexpr std::size_t kSegment = 64 << 10;
 
 void tell(const End& e) {
@@ -35,7 +35,7 @@ bool Network::passes(int from, int to) {
   return !p.cut && !(p.loss > 0 && world->random().chance(p.loss));
 }
 
-/// Silence of a connection that is idle is noticed by the probes of the system, if they are on.
+/// The system's probes, if enabled, detect the silence of an idle connection.
 void Network::cut(int from, int to, bool on) {
   world->note(on ? "cut" : "mend", from, to);
   path(from, to).cut = on;
@@ -55,14 +55,14 @@ void Network::look_at_idle(Connection& c, int side) {
   if (e.keep_idle > 0 && !e.broken) probe(c, side, e.keep_idle, e.keep_for);
 }
 
-/// The next probe of an idle end; without an answer for `left` more the connection is over.
+/// Schedules the next probe of an idle end; without an answer for `left` more, the connection ends.
 void Network::probe(Connection& c, int side, Nanos wait, Nanos left) {
   world->after(wait, [this, weak = c.weak_from_this(), side, left, heard = c.ends[side].heard] {
     const auto kept = weak.lock();
     if (!kept) return;
     End& mine = kept->ends[side];
     const int a = mine.at.host, b = kept->ends[1 - side].at.host;
-    if (mine.broken || !(path(a, b).cut || path(b, a).cut)) return;  // the next cut looks again
+    if (mine.broken || !(path(a, b).cut || path(b, a).cut)) return;  // the next cut starts again
     if (mine.heard != heard) return look_at_idle(*kept, side);
     if (left <= 0) return reset(*kept, side, ETIMEDOUT);
     probe(*kept, side, kSecond, left - kSecond);
@@ -97,7 +97,8 @@ void Network::reset(Connection& c, int side, int error) {
   ask_other_end(c, 1 - side);
 }
 
-/// An end that is not told learns from a probe of its system, if there are probes, that the other has gone.
+/// An end that is not notified learns from a probe of its system, if probes are enabled, that the other end
+/// has gone.
 void Network::ask_other_end(Connection& c, int side) {
   End& e = c.ends[side];
   if (e.broken || e.keep_idle == 0) return;
@@ -145,7 +146,7 @@ void Network::transmit(Connection& c, int side) {
 
 void Network::arrive(Connection& c, int from_side, std::string data, bool fin) {
   End &from = c.ends[from_side], &to = c.ends[1 - from_side];
-  if (from.out.under_way < data.size()) return;  // it has been reset meanwhile
+  if (from.out.under_way < data.size()) return;  // the connection has been reset meanwhile
   from.out.under_way -= data.size();
   from.out.unacked += data.size();
   world->note("arrives", static_cast<std::int64_t>(c.number), from_side,
@@ -193,7 +194,7 @@ void Network::wait_to_resend(Connection& c, int side, Nanos pause) {
                });
 }
 
-/// The next attempt: all goes on if the path is there both ways.
+/// The next attempt: everything continues if both directions of the path are up.
 void Network::resend(Connection& c, int side) {
   End &e = c.ends[side], &other = c.ends[1 - side];
   Flow& out = e.out;

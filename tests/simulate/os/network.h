@@ -1,5 +1,6 @@
-// The network between simulated hosts: paths that delay, lose or are cut, and TCP over them as its users see
-// it: streams that come late or end, never out of order. Used by the calls of the system and by the faults.
+// The network between simulated hosts: paths that delay, lose or are cut, and TCP as its users see
+// it: streams that are late or end, but are never out of order. Used by the calls of the system and
+// by the faults.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -12,11 +13,11 @@
 
 namespace simulate {
 
-/// What packets from one host to another meet.
+/// The conditions for packets from one host to another.
 struct Path {
   bool cut = false;
   Nanos delay = 50 * kMicro, jitter = 0;
-  double loss = 0;  ///< a segment comes after it has been sent again
+  double loss = 0;  ///< probability that a segment arrives only after a retransmission
 };
 
 struct Address {
@@ -26,13 +27,13 @@ struct Address {
 
 class TcpSocket;
 
-/// One direction of a connection, seen from the end that sends.
+/// One direction of a connection, seen from the sending end.
 struct Flow {
-  std::string queued;  ///< taken from the program, not on its way
+  std::string queued;  ///< taken from the program, not yet sent
   std::size_t under_way = 0, unacked = 0;
   bool fin_asked = false, fin_sent = false;
-  Nanos since = 0;   ///< the other end has been silent about what it owes for so long
-  Nanos resend = 0;  ///< how long the next attempt is waited for; 0: none is
+  Nanos since = 0;   ///< since when the other end has not acknowledged what it should
+  Nanos resend = 0;  ///< delay of the next attempt; 0: none is scheduled
   std::uint64_t timer = 0;
   Nanos last_arrival = 0;
 };
@@ -42,9 +43,9 @@ struct End {
   TcpSocket* socket = nullptr;  ///< nullptr: closed
   Flow out;
   std::string in;
-  std::size_t read = 0;  ///< of `in`
+  std::size_t read = 0;  ///< bytes of `in` that were read
   bool fin_in = false;
-  int error = 0;  ///< that the program has not been told yet
+  int error = 0;  ///< not yet reported to the program
   bool broken = false;
   Nanos user_timeout = 0, keep_idle = 0, keep_for = 0;
   Nanos heard = 0;
@@ -67,7 +68,7 @@ class TcpSocket final : public File {
   int connect_error = 0;
   std::uint64_t attempt = 0;
   std::size_t backlog = 0;
-  std::deque<std::shared_ptr<TcpSocket>> accepted;  ///< nobody has taken them yet
+  std::deque<std::shared_ptr<TcpSocket>> accepted;  ///< not yet accepted by the program
   std::shared_ptr<Connection> connection;
   int side = 0;
   bool blocking = false;
@@ -85,10 +86,10 @@ class Network {
   int hosts() const { return hosts_; }
   Path& path(int from, int to) { return paths_[static_cast<std::size_t>(from * hosts_ + to)]; }
   void cut(int from, int to, bool on);
-  /// A reset that some machine between the two has made up reaches one end, and a little later the other.
+  /// A reset forged by a machine between the two reaches one end, and a little later the other.
   void forge_reset(Random&, int a, int b);
   std::size_t connections() const { return all_.size(); }
-  /// The most bytes that lay in buffers of all connections at once.
+  /// The maximum of the bytes in buffers of all connections at one time.
   std::size_t most_buffered = 0;
 
   std::size_t send_room = 256 << 10, receive_room = 256 << 10;
@@ -96,10 +97,10 @@ class Network {
   int next_port = 32768;
 
   std::shared_ptr<Connection> make(Address from, Address to);
-  void reset(Connection&, int side, int error);  ///< that end hears of it now
-  void send_reset(Connection&, int to_side);     ///< the other host says that there is nothing
+  void reset(Connection&, int side, int error);  ///< that end is notified now
+  void send_reset(Connection&, int to_side);     ///< the other host says that there is no such connection
   void transmit(Connection&, int side);
-  void opened(Connection&, int side);  ///< that end has read: it has room again
+  void opened(Connection&, int side);  ///< that end has read, so it has room again
   void count();
 
  private:

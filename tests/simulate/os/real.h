@@ -1,5 +1,6 @@
-// Calls that the linker leads here (--wrap) and back: `OURO_REAL(f)` is what the system has by the name of f.
-// Used by the files of calls. What is called outside of fibers, or about what is not simulated, goes there.
+// Calls that the linker redirects here (--wrap), and the way back: `OURO_REAL(f)` is the system's function
+// f. Used by the files of calls. Calls outside of fibers, or about objects that are not simulated, go to
+// the system.
 #pragma once
 #include <cerrno>
 
@@ -9,7 +10,7 @@
 
 namespace simulate {
 
-/// As calls of the system tell of failures: a negative result becomes errno.
+/// Reports failures as system calls do: a negative result becomes errno.
 template <class T>
 T told(T result) {
   if (result >= 0) return result;

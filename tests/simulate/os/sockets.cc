@@ -17,7 +17,8 @@ bool passes(int from, int to) {
   return !p.cut && !(p.loss > 0 && world->random().chance(p.loss));
 }
 
-/// A packet that asks for a connection; another one follows where no answer comes, each twice as late.
+/// Sends a packet that requests a connection; without an answer another one follows, each after twice
+/// the time.
 void ask(const std::weak_ptr<File>& weak, std::uint64_t attempt, Address to, Nanos again) {
   const auto alive = [weak, attempt] {
     const auto s = std::static_pointer_cast<TcpSocket>(weak.lock());
@@ -47,7 +48,7 @@ void ask(const std::weak_ptr<File>& weak, std::uint64_t attempt, Address to, Nan
       client->connection = c, client->side = 0;
       client->state = TcpSocket::State::connected;
       c->ends[0].socket = client.get();
-      // Until it is accepted the system keeps it for the other program.
+      // Until the other program accepts it, the system keeps the connection.
       const auto at = network->listeners.find(to);
       if (at == network->listeners.end()) {
         network->send_reset(*c, 0);
@@ -98,7 +99,7 @@ void TcpSocket::closed() {
   End& e = end();
   e.socket = nullptr;
   if (e.broken) return;
-  if (e.unread() > 0) {  // what was written last may be lost with it
+  if (e.unread() > 0) {  // the data written last may be lost with it
     network->send_reset(*connection, 1 - side);
     network->reset(*connection, side, ECONNRESET);
     return;

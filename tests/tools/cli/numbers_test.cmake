@@ -1,4 +1,5 @@
-# Numbers that no option can take, and the words for it: the limit, what was found, and no number of 309 digits.
+# Numbers that an option cannot take, and the error message: the limit, what was given, and never a number of
+# 309 digits.
 include(${CMAKE_CURRENT_LIST_DIR}/../../expect.cmake)
 
 set(real abc nan -nan inf -inf 1e999 "" 1e-5x)

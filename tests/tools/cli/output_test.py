@@ -1,4 +1,4 @@
-# Every program, in every form of its output, with every way to lose it: no word may count as written that was not.
+# Every program, in every form of its output, with every way to lose it: lost output must never count as written.
 # Usage: output_test.py BIN [unittest's arguments]. Run by ctest.
 import json
 import os
@@ -16,7 +16,7 @@ SECONDS = 60
 PERF = ["ouro-perf", "all_reduce", "-b", "8", "-e", "64", "-f", "8", "-n", "2", "-w", "0"]
 TRAIN = ["ouro-train", "digits", "--steps", "2", "--quiet"]
 
-# Each prints something to standard output and ends with 0 where that can be written.
+# Each prints something to standard output and exits with 0 if it can be written.
 PRINTS = [
     ["ouro-info"], ["ouro-info", "--brief"], ["ouro-info", "--json"], ["ouro-info", "-c"], ["ouro-info", "--help"],
     ["ouro-info", "--version"],
@@ -28,7 +28,7 @@ PRINTS = [
     ["all_reduce_perf"] + PERF[2:], ["ouro-perf", "--help"],
     ["ouro-perf", "aggregation", "-t", "2", "-b", "4K", "-e", "4K", "-n", "2", "--csv"],
 ]
-# Each writes the file whose name is put last.
+# Each writes the file whose name is appended.
 WRITES = [
     ["ouro-sim", "all_reduce", "--json"], ["ouro-topo", "graph", "ring", "-n", "8", "--svg"],
     TRAIN + ["--json"], TRAIN + ["--csv"], TRAIN + ["--plot"],
@@ -41,14 +41,14 @@ def name(command):
 
 
 def run(command, **how):
-    """Of a program in BIN. Its standard error is always read."""
+    """Runs a program in BIN. Its standard error is always read."""
     how = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "timeout": SECONDS,
            **how}
     return subprocess.run([str(BIN / command[0]), *map(str, command[1:])], text=True, errors="replace", **how)
 
 
 def shell(script, command, **how):
-    """`script` ends in "$@", with its redirections."""
+    """Runs the shell code `script`, which ends in "$@" with its redirections."""
     inside = ["sh", "-c", script, "sh", str(BIN / command[0]), *map(str, command[1:])]
     how = {"stdin": subprocess.DEVNULL, "capture_output": True, "timeout": SECONDS, **how}
     if "stdout" in how:
@@ -57,7 +57,7 @@ def shell(script, command, **how):
 
 
 def on_full_disk(command, out, **how):
-    """With a file system of its own at $D, where nothing more fits."""
+    """Runs the command with a full file system of its own at $D."""
     script = ('mount -t tmpfs -o size=16k none "$D" || exit 99; head -c 64k /dev/zero >"$D/filler" 2>/dev/null; '
               f'"$@" {out}; code=$?; ls -A "$D" >&2; exit $code')
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +101,8 @@ class Lost(unittest.TestCase):
                 self.fails(on_full_disk(command, '>"$D/out"'), command, "No space left on device")
 
     def test_reader_has_gone(self):
-        """As a filter ends, whether or not the shell or service that started it ignored SIGPIPE."""
+        """The program ends as a filter does, whether or not the shell or service that started it ignored
+        SIGPIPE."""
         for command in PRINTS:
             with self.subTest(" ".join(command)):
                 for restored in (True, False):
@@ -139,7 +140,7 @@ class Lost(unittest.TestCase):
             for where in ("2>/dev/full", "2>&-"):
                 with self.subTest(f"{command} {where}"):
                     self.assertEqual(shell(f'exec "$@" {where}', command).returncode, 2)
-        done = shell('exec "$@" 2>/dev/full', TRAIN[:-1])  # its progress
+        done = shell('exec "$@" 2>/dev/full', TRAIN[:-1])  # its progress output
         self.assertEqual(done.returncode, 0)
         self.assertIn("final loss", done.stdout)
 
@@ -149,7 +150,7 @@ class Lost(unittest.TestCase):
             with self.subTest(option), tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "out.json"
                 done = shell('exec "$@" <&- >&- 2>&-', [*command, option, file])
-                self.assertEqual(done.returncode, 1)  # the table went nowhere
+                self.assertEqual(done.returncode, 1)  # the table was lost
                 json.loads(file.read_text())
 
 
@@ -188,7 +189,7 @@ class Files(unittest.TestCase):
                 self.assertEqual({x for x in set(os.listdir("/dev")) - before if x.startswith(("null", "std"))}, set())
 
     def test_standard_output(self):
-        """Behind /dev/stdout may be a pipe or a file, which is written on from where it stands."""
+        """/dev/stdout may refer to a pipe or a file; writing continues at its current position."""
         for command in WRITES:
             with self.subTest(" ".join(command)):
                 for target in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
@@ -208,7 +209,7 @@ class Files(unittest.TestCase):
         self.assertFalse(os.path.exists("/dev/stdout.0"))
 
     def test_pipes(self):
-        """Opened once: the reader gets all of it, and the pipe is still there."""
+        """The pipe is opened only once: the reader gets all of it, and the pipe still exists."""
         for command in WRITES:
             with self.subTest(" ".join(command)):
                 with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-// Tests of the doctor and the report: each known failure, invented, is found and has its fix.
+// Tests of the doctor and the report: each known problem, in invented facts, is found and has its fix.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-/// Surroundings without a flaw, for up to eight ranks.
+/// An environment without problems, for up to eight ranks.
 Facts healthy() {
   Facts f;
   f.version = "0.1.0";

@@ -1,4 +1,4 @@
-// Tests of facts: control groups of invented trees, machines that hwloc invents, probes that really try.
+// Tests of facts: control groups in invented trees, machines that hwloc invents, and real probes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
-/// A directory that stands for "/", removed at the end.
+/// A directory that is used as "/", removed at the end.
 class Tree {
  public:
   Tree() {
@@ -187,7 +187,7 @@ TEST(Facts, UsableMemoryIsNeverNegative) {
   Facts f;
   f.memory_available = 100;
   EXPECT_EQ(f.usable_memory(), 100u);
-  f.memory_limit = MemoryLimit{50, 60, "/x"};  // over its limit for a moment
+  f.memory_limit = MemoryLimit{50, 60, "/x"};  // temporarily above its limit
   EXPECT_EQ(f.usable_memory(), 0u);
 }
 

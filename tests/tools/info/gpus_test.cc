@@ -1,4 +1,4 @@
-// Tests of what ouro-info says of GPUs, over invented ones.
+// Tests of what ouro-info reports about GPUs, with invented ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
 
-/// Of a machine where nothing but the GPU interface knows of devices.
+/// The facts of a machine on which only the GPU interface knows of devices.
 Facts facts_of(gpu::Gpu& g) {
   Facts f;
   f.cuda.why = "no CUDA driver";
@@ -24,7 +24,7 @@ Facts facts_of(gpu::Gpu& g) {
   return f;
 }
 
-/// Three devices; the last reaches nobody.
+/// Three devices; the last one reaches no other.
 gpu::FakeOptions three() {
   return {.devices = 3, .multiprocessors = 6, .peer = [](int device, int peer) {
             return device < 2 && peer < 2;
@@ -87,7 +87,7 @@ TEST(Gpus, ADeviceThatIsLostSaysSo) {
   const Facts f = facts_of(fake);
   ASSERT_EQ(f.gpus.devices.size(), 3u);
   EXPECT_EQ(f.gpus.devices[0].why, "");
-  if (f.gpus.devices[1].why.empty()) {  // its properties are still known; its kernels are not
+  if (f.gpus.devices[1].why.empty()) {  // its properties are still known, but its kernels are not
     for (const Residency& r : f.gpus.devices[1].kernels) EXPECT_NE(r.why, "") << r.kernel;
   }
 }

@@ -1,4 +1,4 @@
-# Exit codes and words of ouro-info. Run by ctest.
+# Exit codes and messages of ouro-info. Run by ctest.
 include(${CMAKE_CURRENT_LIST_DIR}/../../expect.cmake)
 
 expect(2 "^ouro-info: .*--nonsense.*Try: ouro-info --help" --nonsense)
@@ -38,7 +38,7 @@ unset(ENV{OURO_FAKE_GPUS})
 set(ENV{OURO_NUMERICS} exact)
 expect(1 "broken +setting.*OURO_NUMERICS" --doctor)
 unset(ENV{OURO_NUMERICS})
-# What a rank would refuse when it joins.
+# Settings that a rank would refuse when it joins.
 foreach(setting OURO_TUNE=/nope OURO_TUNE=/etc/passwd OURO_ALGO=rnig OURO_SELECT=foo OURO_CALIBRATION=/nope OURO_FAULT=foo
                 OURO_RENDEZVOUS=x OURO_SECRET_FILE=/nope OURO_SILENT_WARN=9 OURO_CONF_FILE=/nope)
   string(REPLACE "=" ";" words ${setting})

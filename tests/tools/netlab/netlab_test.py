@@ -1,5 +1,5 @@
-# tools/netlab: what it makes, how fast its links are, and that nothing is left of it. Usage: netlab_test.py BIN, the
-# folder of netlab, tapnet and ouro-run. Needs root; skips with a reason where namespaces cannot be made.
+# tools/netlab: what it creates, how fast its links are, and that nothing of it remains. Usage: netlab_test.py BIN,
+# the folder of netlab, tapnet and ouro-run. Needs root; skips with a reason if namespaces cannot be created.
 import os
 import pathlib
 import re
@@ -66,7 +66,7 @@ def hosts(name):
 
 
 def processes(text):
-    """Ids of living processes whose command line has `text` in it."""
+    """Ids of living processes whose command line contains `text`."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -105,7 +105,7 @@ def speed(name, megabytes):
 
 
 class LabCase(unittest.TestCase):
-    count = 0  # of labs, over all cases
+    count = 0  # number of labs over all cases
 
     @classmethod
     def setUpClass(cls):
@@ -200,7 +200,8 @@ class Run(LabCase):
         self.assertEqual(processes(n), [])
 
     def killed(self, number, *options):
-        """Kills a `run` whose command and whose host 0 sleep; returns its code when all of it is gone."""
+        """Kills a `run` while its command and a process on host 0 sleep; returns its exit code once all of it is
+        gone."""
         mark = f"6{os.getpid()}{LabCase.count}"
         lab = subprocess.Popen([NETLAB, "run", self.name, "2", *options, "--", "sh", "-c",
                                 f"ip netns exec {self.name}-0 sleep {mark} & exec sleep {mark}"], stderr=subprocess.PIPE)
@@ -229,7 +230,8 @@ class Run(LabCase):
         self.assertEqual(self.killed(signal.SIGTERM), 128 + signal.SIGTERM)
 
     def test_ruins_are_cleared_by_the_next_up(self):
-        # As after a run that died together with its guard: a namespace and a state without the mark of a whole lab.
+        # The state after a run that died together with its guard: a namespace, and a state without the mark of a
+        # complete lab.
         subprocess.run(["ip", "netns", "add", f"{self.name}-1"], check=True)
         (ROOM / self.name).mkdir(parents=True)
         netlab("run", self.name, "2", "--", "ip", "netns", "exec", f"{self.name}-1", "true")
@@ -263,7 +265,7 @@ class Usage(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr.split("\n")[0]), (USAGE, f"tapnet: {wrong}: Invalid argument"))
         self.assertEqual(tapnet().returncode, USAGE)
         self.assertIn("keys: delay", tapnet("--help").stdout)
-        self.assertEqual(tapnet("seed=7", "loss=0.5", "nowhere:eth0", "nowhere:eth1").returncode, 1)  # only the places
+        self.assertEqual(tapnet("seed=7", "loss=0.5", "nowhere:eth0", "nowhere:eth1").returncode, 1)  # only the places are wrong
 
 
 class OuroRun(LabCase):
@@ -285,7 +287,7 @@ class OuroRun(LabCase):
                     for c in re.findall(r"(?:^|`)(netlab run (?:[^`\n]|\n(?!\n|```))*)", paper.read_text(), re.M)]
         commands = [c for c in commands if "ouro-run" in c]
         self.assertTrue(commands)
-        self.name = "lab"  # as they say
+        self.name = "lab"  # the name that the documents use
         env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
         for command in commands:
             done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=55, env=env)

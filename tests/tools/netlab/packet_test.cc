@@ -1,4 +1,4 @@
-// What tapnet reads from frames, and what it does to them.
+// How tapnet parses frames, and how it changes them.
 #include "tools/net/packet.h"
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ void put16(Frame& f, std::size_t at, std::size_t value) {
   f[at + 1] = static_cast<std::uint8_t>(value);
 }
 
-/// Sum over addresses, protocol, length, header and payload, as RFC 793 and 768 say; 0xffff where it is
-/// right.
+/// Sum over addresses, protocol, length, header and payload, as defined in RFC 793 and 768; 0xffff if the
+/// checksum is right.
 std::uint32_t checksum(const Frame& f, std::size_t addresses, std::size_t header, std::size_t end) {
   std::uint32_t sum = f[header == 34 ? 23 : 20] + static_cast<std::uint32_t>(end - header);
   const auto add = [&](std::size_t from, std::size_t to) {
@@ -32,7 +32,7 @@ std::uint32_t checksum(const Frame& f, std::size_t addresses, std::size_t header
   return sum;
 }
 
-/// Ethernet, IPv4 or IPv6, TCP or UDP, a payload, and three bytes of padding.
+/// A frame of Ethernet, IPv4 or IPv6, TCP or UDP, a payload, and three bytes of padding.
 Frame frame(bool ip6, bool udp, std::size_t payload) {
   const std::size_t header = ip6 ? 54 : 34, length = (udp ? 8 : 20) + payload, end = header + length;
   Frame f(end + 3, 0);
@@ -78,7 +78,7 @@ TEST(Packet, LeavesHousekeepingAndFragmentsAlone) {
   solicitation[20] = 58;
   solicitation[54] = 135;
   EXPECT_FALSE(parse(solicitation.data(), solicitation.size()).is_subject());
-  solicitation[54] = 128;  // an echo request is traffic
+  solicitation[54] = 128;  // an echo request counts as traffic
   EXPECT_TRUE(parse(solicitation.data(), solicitation.size()).is_subject());
   Frame fragment = frame(false, false, 20);
   put16(fragment, 20, 0x2000);
@@ -89,7 +89,8 @@ TEST(Packet, NoFrameIsReadBeyondItsEnd) {
   const Frame whole = frame(true, false, 40);
   for (std::size_t n = 0; n <= whole.size(); ++n) {
     const Frame cut(whole.begin(),
-                    whole.begin() + static_cast<std::ptrdiff_t>(n));  // its own block: sanitizers watch
+                    // A heap block of its own, so that sanitizers detect overruns.
+                    whole.begin() + static_cast<std::ptrdiff_t>(n));
     EXPECT_LE(parse(cut.data(), n).end, n);
   }
 }
@@ -128,7 +129,7 @@ TEST(Dice, DecideBySeedLinkAndNumberOnly) {
     same += hit && Dice(7, 0, 1, n).hit(Draw::dup, 0.1);
   }
   EXPECT_NEAR(hits, 1000, 100);
-  EXPECT_NEAR(same, 400, 90);  // four others, each with a tenth of the hits
+  EXPECT_NEAR(same, 400, 90);  // four other places, each with a tenth of the hits
 }
 
 }  // namespace

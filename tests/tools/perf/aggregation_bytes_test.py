@@ -1,5 +1,6 @@
-# How many bytes a federated average moves between two sites, by the counters of their interfaces: the arrays of the
-# senders and no others. No timing. Usage: aggregation_bytes_test.py BIN CASE. Needs root; skipped without namespaces.
+# The bytes that a federated average moves between two sites, by the counters of their interfaces: the arrays of
+# the senders and nothing else. No timing. Usage: aggregation_bytes_test.py BIN CASE. Needs root; skipped
+# without namespaces.
 import pathlib
 import sys
 import unittest
@@ -9,7 +10,7 @@ import lab  # noqa: E402
 
 SIZE = 4 << 20
 FEW, MANY = 2, 6
-MOST = 1.05  # times the least, headers of TCP and of frames, signs of life and acknowledgements included
+MOST = 1.05  # multiple of the minimum, including headers of TCP and of frames, signs of life and acknowledgements
 
 
 def sent(host):
@@ -20,7 +21,7 @@ class AggregationBytes(unittest.TestCase):
     hosts = 2
 
     def arrays(self, sites, *options):
-        """How many times SIZE each site sends in an average of SIZE bytes a rank, sites being hosts."""
+        """How many times SIZE each site sends in an average of SIZE bytes per rank, if sites are hosts."""
         def total(rounds):
             before = [sent(i) for i in range(2)]
             code, _, text = lab.ouro_run(sites, lab.BIN / "ouro-perf", "aggregation", "--sites",
@@ -28,7 +29,7 @@ class AggregationBytes(unittest.TestCase):
                                          "--streams", 1, "-b", SIZE, "-e", SIZE, "-w", 0, "-c", 0, "-n", rounds, *options)
             self.assertEqual(code, 0, text)
             return [sent(i) - b for i, b in enumerate(before)]
-        # A row averages `rounds` times with a plan and as often without; the rest is the same in both runs.
+        # A row averages `rounds` times with a plan and as often without; everything else is equal in both runs.
         few, many = total(FEW), total(MANY)
         times = [(m - f) / (2 * (MANY - FEW) * SIZE) for f, m in zip(few, many)]
         print(sites, *options, "arrays out of each site:", [f"{t:.3f}" for t in times])
@@ -36,7 +37,7 @@ class AggregationBytes(unittest.TestCase):
 
     def expect(self, times, senders):
         for t in times:
-            self.assertGreater(t, 0.99 * senders)  # the counters count
+            self.assertGreater(t, 0.99 * senders)  # checks that the counters work
             self.assertLess(t, MOST * senders)
 
     def test_an_asymmetric_federation_moves_the_senders_arrays(self):

@@ -1,5 +1,5 @@
 // ouro-perf aggregation: its flags, its model, its rows; every strategy is right on symmetric and asymmetric
-// sites, and averages that are wrong are caught. Run by ctest.
+// sites, and wrong averages are detected. Run by ctest.
 #include "tools/perf/aggregation.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +47,7 @@ TEST(AggregationOptions, AreListsAndNames) {
 
 TEST(AggregationOptions, SitesAreTwoHalvesUnlessGiven) {
   EXPECT_THAT(*sites_of({}, 6), ElementsAre(3, 3));
-  EXPECT_THAT(*sites_of({.sites = {4, 1}}, 6), ElementsAre(4, 1));  // the layout refuses it
+  EXPECT_THAT(*sites_of({.sites = {4, 1}}, 6), ElementsAre(4, 1));  // the layout refuses it later
   EXPECT_FALSE(sites_of({}, 5));
   EXPECT_FALSE(sites_of({}, 1));
   EXPECT_FALSE(sites_of({.sites = {6}}, 6));
@@ -67,7 +67,7 @@ TEST(AggregationModel, LayersAreUnevenAndAllOfIt) {
 
 Options quick(std::vector<int> sites, std::optional<int> hsdp) {
   Options o;
-  o.max_bytes = 5 << 18;  // two messages where there are two stages
+  o.max_bytes = 5 << 18;  // two messages, if there are two stages
   o.iters = 2;
   o.dtypes = {DType::f32};
   o.aggregation = *parse_aggregation({.streams = "1,3"});
@@ -115,7 +115,8 @@ TEST(Aggregation, EveryStrategyIsRight) {
   }
 }
 
-/// What must not pass: nothing at all, no broadcast, replicas that are heard, a byte beside a layer.
+/// Wrong averages that must be detected: nothing done at all, no broadcast, replicas that contribute, a byte
+/// written outside of a layer.
 TEST(Aggregation, WrongAveragesAreCaught) {
   const Options o = quick({3, 1}, 1);
   EXPECT_EQ("", run_threads(4, [&](Context& c) -> std::string {
@@ -185,7 +186,7 @@ TEST(PerfDevice, AggregatesThere) {
             }));
 }
 
-// ---- what is printed --------------------------------------------------------------------------------
+// ---- output ----------------------------------------------------------------------------------------
 
 Row sample_row() {
   Row r;

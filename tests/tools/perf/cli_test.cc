@@ -1,5 +1,5 @@
-// The command line of ouro-perf: defaults as in nccl-tests, and a clear refusal of what cannot be done.
-// Run by ctest.
+// The command line of ouro-perf: defaults as in nccl-tests, and clear refusals of what is not possible. Run
+// by ctest.
 #include <gmock/gmock.h>
 #include <stdlib.h>
 

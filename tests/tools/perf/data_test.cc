@@ -30,7 +30,7 @@ TEST(Encode, KnownPatterns) {
   EXPECT_EQ(bits(DType::f16, std::ldexp(1, -24)), 0x0001u);
   EXPECT_EQ(bits(DType::f16, std::ldexp(1, -25)), 0x0000u);
   EXPECT_EQ(bits(DType::bf16, 1.0), 0x3f80u);
-  EXPECT_EQ(bits(DType::bf16, 257), 0x4380u);  // a tie, to even
+  EXPECT_EQ(bits(DType::bf16, 257), 0x4380u);  // a tie, rounded to even
   EXPECT_EQ(bits(DType::bf16, 259), 0x4382u);
   EXPECT_EQ(bits(DType::f8e4m3, 1.0), 0x38u);
   EXPECT_EQ(bits(DType::f8e4m3, 448), 0x7eu);
@@ -69,7 +69,7 @@ TEST(Reference, IntegersWrapAndAveragesTruncate) {
   EXPECT_EQ(reduce_list(DType::i32, OpKind::bxor, {6, 3}).integer, 5);
   EXPECT_EQ(reduce_list(DType::i32, OpKind::land, {6, 3}).integer, 1);
   EXPECT_EQ(reduce_list(DType::i32, OpKind::lxor, {6, 3}).integer, 0);
-  const Value top{0, -1};  // as uint64 the largest number
+  const Value top{0, -1};  // as uint64 it is the largest number
   EXPECT_EQ(reduce_values(DType::u64, OpKind::max, std::vector{Value{0, 1}, top}).integer, -1);
   EXPECT_EQ(reduce_values(DType::i64, OpKind::max, std::vector{Value{0, 1}, top}).integer, 1);
   EXPECT_EQ(static_cast<std::uint64_t>(reduce_values(DType::u64, OpKind::avg, std::vector{top, top}).integer),
@@ -85,7 +85,7 @@ TEST(Reference, BooleansAndFloats) {
   EXPECT_EQ(reduce_list(DType::f32, OpKind::premulsum, {1, 10, 100}).real, 321);
 }
 
-// The claim behind comparing bit for bit: an input survives encoding, and no order of summation rounds.
+// The precondition of comparing bit for bit: an input survives encoding, and no order of summation rounds.
 TEST(Inputs, AreExactInEveryTypeAndVary) {
   for (int d = 0; d < kDTypes; ++d)
     for (int p = 0; p < kOps; ++p) {

@@ -1,5 +1,5 @@
-// The measuring loop on GPUs: every collective is right, a wrong byte anywhere is seen, clocks and graphs
-// run. Run by ctest on fake devices; by hand, without OURO_FAKE_GPUS, on the arrival record that is there.
+// The measuring loop on GPUs: every collective is right, a wrong byte anywhere is detected, clocks and graphs
+// work. Run by ctest on fake devices; by hand, without OURO_FAKE_GPUS, on the card of the machine.
 #include "tools/perf/device.h"
 
 #include <gtest/gtest.h>

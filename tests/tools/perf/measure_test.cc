@@ -1,5 +1,5 @@
-// The measuring loop on real ranks as threads: every collective is right, and a wrong one is caught.
-// Run by ctest.
+// The measuring loop with real ranks as threads: every collective is right, and a wrong one is detected. Run
+// by ctest.
 #include "tools/perf/measure.h"
 
 #include <gtest/gtest.h>

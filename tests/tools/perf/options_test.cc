@@ -79,7 +79,7 @@ TEST(Split, FromTheEnvironment) {
   ::unsetenv("NCCL_TESTS_SPLIT");
   ::setenv("NCCL_TESTS_SPLIT_MASK", "10", 1);  // hexadecimal, as strtoul base 16 reads it
   EXPECT_EQ(split_from_env()->color(0x1f), 0x10);
-  ::setenv("NCCL_TESTS_SPLIT", "DIV 2", 1);  // wins
+  ::setenv("NCCL_TESTS_SPLIT", "DIV 2", 1);  // takes precedence
   EXPECT_EQ(split_from_env()->color(5), 2);
   ::setenv("NCCL_TESTS_SPLIT", "two by two", 1);
   EXPECT_FALSE(split_from_env());

@@ -1,4 +1,4 @@
-# Exit codes and words of ouro-perf for wrong and right command lines, and whole runs. Run by ctest.
+# Exit codes and messages of ouro-perf for wrong and right command lines, and whole runs. Run by ctest.
 include(${CMAKE_CURRENT_LIST_DIR}/../../expect.cmake)
 
 expect(2 "all_reduce" )
@@ -52,7 +52,7 @@ set(ENV{OURO_ALGO} inline)
 expect(1 "OURO_ALGO=inline cannot serve this call: more than 56 bytes" all_reduce -t 2 -b 64 -e 64 -n 2)
 unset(ENV{OURO_ALGO})
 
-# The names of nccl-tests come with the program's own target.
+# The links with the names of nccl-tests are made by the program's own target.
 cmake_path(GET PROGRAM PARENT_PATH bin)
 cmake_path(GET bin PARENT_PATH build)
 foreach(name all_reduce reduce reduce_scatter all_gather broadcast gather scatter alltoall sendrecv)
@@ -78,7 +78,8 @@ if(NOT rows GREATER 4 OR NOT okay STREQUAL "true")
   message(FATAL_ERROR "${json}: ${rows} rows, okay ${okay}")
 endif()
 
-# Federated averages: symmetric and not, as threads and as processes, in every form of output.
+# Federated averages: symmetric and asymmetric, with ranks as threads and as processes, in every form
+# of output.
 set(few -b 20K -e 20K -n 2 -w 1)
 expect(0 "aggregation\n.*sites of 2, 2 ranks.*planned +at once.*layer_by_layer +1 .*bucket_optimized_coalesced +4 .*values : 0 OK"
        aggregation -t 4 ${few})
@@ -104,7 +105,7 @@ set(ENV{NCCL_TESTS_SPLIT} "MOD 2")
 expect(2 "unset NCCL_TESTS_SPLIT" aggregation -t 4)
 unset(ENV{NCCL_TESTS_SPLIT})
 
-# On fake GPUs: ranks as processes and as threads, several on one, several of them.
+# On fake GPUs: ranks as processes and as threads, several on one GPU, several GPUs.
 set(ENV{OURO_FAKE_GPUS} 1)
 set(device --device cuda ${quick})
 expect(0 "device  0 .ffff:00:00.0. fake GPU, a fake device.*Out of bounds values : 0 OK.*Limit: .*of 16 MiB.*least bytes"
@@ -131,7 +132,8 @@ expect(2 "NCCL_TESTS_DEVICE=first" all_reduce ${device})
 unset(ENV{NCCL_TESTS_DEVICE})
 unset(ENV{OURO_FAKE_GPUS})
 
-# The tuner: a file for a few sizes, then for another number of ranks; the library names it as its reason.
+# The tuner: a file for a few sizes, extended for another number of ranks; the library names the file as
+# the reason of its choice.
 set(tuned ${DIR}/perf_tuned.json)
 file(REMOVE ${tuned})
 set(few --tune ${tuned} -b 64 -e 4K)
@@ -162,7 +164,7 @@ expect(0 "measured .${tuned}." all_gather -t 3 -b 64 -e 4K -f 4 -n 2 --explain)
 expect(1 "unset OURO_TUNE" ${few} -t 2)
 unset(ENV{OURO_TUNE})
 
-# What runs and why, at each size, in the table and in the JSON.
+# What runs and why, for each size, in the table and in the JSON.
 set(ENV{OURO_STREAM_BYTES} 64K)
 expect(0 "zerocopy where all buffers are registered.*non-temporal.*In place: .*registered" all_reduce -t 2 -b 64 -e 1M -f 16 -n 2 -R 1 --explain)
 expect(0 "\"explain\": \"out of place: [a-z]+ over [^\"]*non-temporal[^\"]*In place: [a-z]+ over [^\"]*private" all_reduce -t 2 -b 1M -e 1M -n 2 --explain --json)

@@ -1,5 +1,4 @@
-// The text and the JSON of ouro-perf, against the table of nccl-tests.
-// Run by ctest.
+// The text and the JSON of ouro-perf, compared with the table of nccl-tests. Run by ctest.
 #include "tools/perf/report.h"
 
 #include <gmock/gmock.h>
@@ -265,7 +264,8 @@ TEST(Limit, IsWhatACopyInsideTheGpuNeeds) {
               HasSubstr("2 % of the 4000.0 GB/s that copies inside 1 GPU reached of 1 GiB"));
 }
 
-/// Of `n` series over the sizes 8 and 1 MiB, where `last` is how much faster the large one is.
+/// A plot of `n` series over the sizes 8 and 1 MiB; `last` is the ratio of the bandwidths of the large and
+/// the small size.
 std::string plot_of(int n, double last) {
   std::vector<Row> rows;
   for (int k = 0; k < n; ++k)

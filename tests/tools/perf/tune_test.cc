@@ -1,4 +1,4 @@
-// The tuner's decisions, without a clock: who wins, which rows come of it, how they join a file; then races
+// The tuner's decisions, without a clock: who wins, the resulting rows, merging them into a file; then races
 // of real ranks. Run by ctest.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -102,7 +102,7 @@ TEST(Merge, ReplacesItsOwnRowsAndKeepsTheOthers) {
   const std::vector<rt::Rule> fresh = {row("all_reduce@private<=8:inline", 2, enough)};
   const std::vector<rt::Rule> old = {
       row("all_reduce@private<=16:ring", 2, enough),  // replaced
-      row("all_reduce<=32:ring", 2, enough),          // replaced: would have hidden nothing else
+      row("all_reduce<=32:ring", 2, enough),          // replaced too; it would hide no other row
       row("all_reduce@registered<=64:zerocopy", 2, enough),
       row("all_reduce@private<=128:chain", 4, enough),
       row("all_reduce@private<=256:tree", 2, fewer),

@@ -1,4 +1,4 @@
-// ouro-run as a program: starts it, collects what it prints and returns. Used by the tests of this folder.
+// Runs ouro-run as a program, and collects its output and exit code. Used by the tests of this folder.
 #pragma once
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 #include "tests/timing.h"
 
-#ifndef OURO_RUN  // the launcher under test; the build says where it is
+#ifndef OURO_RUN  // path of the launcher under test; the build defines it
 #define OURO_RUN "ouro-run"
 #endif
 
@@ -45,7 +45,7 @@ inline bool alive(pid_t pid) {
   return bracket != std::string::npos && all.substr(bracket + 2, 1) != "Z";
 }
 
-/// True as soon as `done` is, false if that hangs.
+/// True as soon as `done` returns true; false if that does not happen in time.
 template <class F>
 bool eventually(F&& done) {
   for (const auto end = std::chrono::steady_clock::now() + test::kHang;
@@ -56,7 +56,7 @@ bool eventually(F&& done) {
   return false;
 }
 
-/// Arguments that make a job on this host, or on several that are this one.
+/// Arguments for a job on this host, or on several hosts that are all this one.
 struct Where {
   const char* name;
   const char* arguments;
@@ -76,7 +76,7 @@ class OuroRun : public testing::Test {
     std::string out, err;
     std::chrono::duration<double> took{};
   };
-  /// `arguments` is shell text; the program of the ranks usually is `sh script`.
+  /// Runs ouro-run to its end. `arguments` is shell text; the program of the ranks usually is `sh script`.
   Outcome run(const std::string& arguments, const std::string& input = "/dev/null") {
     const auto start = std::chrono::steady_clock::now();
     const std::string command =
@@ -89,7 +89,7 @@ class OuroRun : public testing::Test {
     o.took = std::chrono::steady_clock::now() - start;
     return o;
   }
-  /// Without waiting for it. The caller ends and reaps it.
+  /// Starts ouro-run without waiting for it. The caller must end and reap it.
   pid_t start(const std::string& arguments) {
     const std::string command =
         fmt::format("cd {0}; exec {1} {2} >{0}/out 2>{0}/err </dev/null", dir_.string(), OURO_RUN, arguments);
@@ -100,7 +100,7 @@ class OuroRun : public testing::Test {
     }
     return launcher;
   }
-  /// Of a process that `start` made: its exit code, or 128 + signal.
+  /// Waits for a process from `start`; returns its exit code, or 128 + signal.
   static int reap(pid_t pid) {
     int status = 0;
     ::waitpid(pid, &status, 0);

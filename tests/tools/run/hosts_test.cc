@@ -198,7 +198,7 @@ TEST(Rendezvous, WhoListensIsReachedAndProvesIt) {
   ASSERT_FALSE(offers.empty());
   EXPECT_EQ(offers[0].address, "127.0.0.1");
   EXPECT_NE(offers[0].port, offers[0].second_port);
-  offers.push_back({"127.0.0.1", offers[0].second_port, 1});  // free: nobody listens there
+  offers.push_back({"127.0.0.1", offers[0].second_port, 1});  // free: it has no listener
   std::vector<int> right, wrong;
   std::thread asker([&] {
     right = reach(offers, "token", milliseconds(3000));

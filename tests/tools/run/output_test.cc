@@ -1,4 +1,4 @@
-// ouro-run and its readers: slow, stuck, gone, or a file that takes no more; and lines that have no end yet.
+// ouro-run and its readers: slow, stuck or gone, or a file that takes no more; and unterminated lines.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -26,8 +26,8 @@ class Output : public OuroRun, public testing::WithParamInterface<Where> {
       reap(shell_);
     }
   }
-  /// ouro-run with `arguments` writes into a pipe that nobody reads; `done` gets its exit code, `err` its
-  /// errors.
+  /// Makes ouro-run with `arguments` write into a pipe that nobody reads; `done` gets its exit code, `err`
+  /// its errors.
   void into_stuck_pipe(const std::string& arguments) {
     const std::string command =
         fmt::format("cd {0}; ({1} {2} {3} 2>err & echo $! >launcher; wait $!; echo $? >done) | sleep 60",
@@ -80,7 +80,7 @@ TEST_P(Output, AStuckReaderDoesNotHideADeath) {
   EXPECT_TRUE(
       eventually([&] { return slurp(dir_ / "err").find("exited with code 3") != std::string::npos; }));
   EXPECT_NE(slurp(dir_ / "err").find("[1] disk full\n"), std::string::npos) << "stderr goes on";
-  ::kill(pid_in("launcher"), SIGTERM);  // else it waits for its reader, as any program
+  ::kill(pid_in("launcher"), SIGTERM);  // otherwise it waits for its reader, as any program does
   EXPECT_EQ(exit_code(), "3\n");
 }
 

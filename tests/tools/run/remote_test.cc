@@ -1,5 +1,5 @@
-// ouro-run over several "hosts", which are this one: agents are started by `env`, or by scripts that
-// misbehave.
+// ouro-run over several "hosts", all of which are this one: agents are started by `env`, or by scripts
+// that misbehave.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,7 +62,8 @@ TEST_F(Hosts, AllKnowOnePlaceOneJobAndOneSecretThatNoOtherJobKnows) {
     std::istringstream words(*lines.begin());
     std::string rendezvous, address, port, job, secret;
     words >> rendezvous >> address >> port >> job >> secret;
-    EXPECT_EQ(rendezvous.rfind("127.0.0.1:", 0), 0u) << rendezvous;  // all can reach it: they are one host
+    // All can reach it, because they are one host.
+    EXPECT_EQ(rendezvous.rfind("127.0.0.1:", 0), 0u) << rendezvous;
     EXPECT_EQ(address, "127.0.0.1");
     EXPECT_NE(rendezvous, address + ":" + port);
     EXPECT_EQ(job.size(), 32u);
@@ -105,7 +106,7 @@ TEST_F(Hosts, VariablesTravelAsTold) {
   ::setenv("OURO_SECRET", "mine", 1);
   ::setenv("COLOUR", "red", 1);
   const std::string clean =
-      agent("shift; exec env -i PATH=$PATH \"$@\"");  // a shell elsewhere knows none of them
+      agent("shift; exec env -i PATH=$PATH \"$@\"");  // a shell on another host has none of the variables
   const Outcome o = run("-H a,b -x COLOUR -x SHAPE='a b' " + clean +
                         script("echo $OURO_ALGO $COLOUR $SHAPE ${OURO_SECRET:-none}"));
   const Outcome missing = run("-H a -x NOTHING_OF_THE_KIND true");
@@ -173,7 +174,7 @@ TEST_F(Hosts, NothingOutlivesTheLauncher) {
 }
 
 TEST_F(Hosts, AnAgentWhoseInputEndsEndsItsRanks) {
-  // As behind ssh: the connection breaks, no signal comes. The pipe in between belongs to `cat`.
+  // As with ssh: the connection breaks, and no signal arrives. `cat` holds the pipe in between.
   const std::string through = agent(
       "host=$1; shift; if [ $host = b ]; then sh -c 'echo $$ >cat; exec cat' | \"$@\"; else exec \"$@\"; fi");
   const pid_t launcher = start("-H a,b " + through + script("echo $$ >$RANK; exec sleep 60"));

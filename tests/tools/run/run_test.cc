@@ -1,4 +1,4 @@
-// ouro-run from outside: what it prints, what it returns, what it leaves behind. Each test runs the program.
+// ouro-run from outside: its output, its exit code, what it leaves behind. Each test runs the program.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -163,7 +163,7 @@ TEST_F(OuroRun, TimeoutEndsTheJobAndNamesWhoWasRunning) {
 }
 
 TEST_F(OuroRun, LeavesNoProcessBehind) {
-  // In the group, in a session of its own, and with its parent gone.
+  // In the process group, in a session of its own, and with its parent gone.
   const Outcome o = run("-n 1 " + script("sleep 60 & echo $! >a\n setsid sleep 60 & \n"
                                          "sh -c 'setsid sleep 60 & echo $! >b'\n exit 0"));
   EXPECT_EQ(o.code, 0);
@@ -229,7 +229,7 @@ TEST_F(OuroRun, RefusesWhatItCannotDo) {
   EXPECT_EQ(run("--help").code, 0);
 }
 
-/// Where a rank may run, as its system sees it.
+/// The processors on which a rank may run, according to the system.
 constexpr const char* kTellAffinity = "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/$$/status";
 
 TEST_F(OuroRun, BindsEachRankToItsPlace) {
@@ -253,7 +253,7 @@ TEST_F(OuroRun, BindsEachRankToItsPlace) {
 TEST_F(OuroRun, BindsWithinItsOwnAffinityMask) {
   const rt::Cpus mine = rt::affinity_of(0);
   if (mine.size() < 2) GTEST_SKIP() << "one hardware thread only";
-  std::thread([&] {  // and what it starts
+  std::thread([&] {  // and what the rank starts
     ASSERT_TRUE(rt::bind_this_thread({.cpus = {mine.back()}}).ok());
     const Outcome o = run("-n 2 --bind core " + script(kTellAffinity));
     EXPECT_EQ(lines_of(o.out), (std::multiset<std::string>{fmt::format("[0] {}", mine.back()),

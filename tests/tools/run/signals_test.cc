@@ -1,4 +1,4 @@
-// ouro-run under signals, sudden deaths, limits and programs that do not start; and ranks that never join.
+// ouro-run with signals, sudden deaths, limits and programs that do not start; and ranks that never join.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 
 class Signalled : public OuroRun, public testing::WithParamInterface<Where> {
  protected:
-  /// The letter of the process's state: T is stopped.
+  /// The letter of the process's state; T means stopped.
   static std::string state(pid_t pid) {
     const std::string all = slurp(fmt::format("/proc/{}/stat", pid));
     const std::size_t bracket = all.rfind(')');
@@ -95,7 +95,7 @@ TEST_P(Signalled, WhatItWasStartedToIgnoreItIgnores) {
   EXPECT_EQ(slurp(dir_ / "err"), "");
 }
 
-/// Of each rank: itself, and one that left its group and its session.
+/// Each rank starts a process that has left its group and its session.
 constexpr const char* kFamily = "setsid sleep 60 & echo $! >s$RANK; echo $PPID >p$RANK; echo $$ >$RANK; wait";
 
 TEST_P(Signalled, NothingOutlivesAKilledLauncher) {
@@ -122,7 +122,7 @@ TEST_P(Signalled, NothingOutlivesWhoLooksAfterTheRanks) {
 }
 
 TEST_F(OuroRun, AProgramThatDoesNotStartCanBeGivenUp) {
-  // Whoever opens a file under a write lease waits until its holder lets go, up to 45 s.
+  // Opening a file under a write lease blocks until the holder releases it, for up to 45 s.
   const fs::path program = dir_ / "program";
   fs::copy_file("/bin/true", program);
   const Fd held(::open(program.c_str(), O_WRONLY | O_CLOEXEC));

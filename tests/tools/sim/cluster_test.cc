@@ -1,4 +1,4 @@
-// Cluster descriptions: what is read from JSON, and what is refused.
+// Descriptions of clusters: what is read from JSON, and what is refused.
 #include "tools/sim/cluster.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ TEST(ClusterNames, AreFoundOrExplained) {
   const Result<Cluster> none = find_cluster("no-such-cluster");
   ASSERT_FALSE(none.ok());
   EXPECT_NE(none.status().failure()->text.find("nvlink-ndr"), std::string::npos);
-  EXPECT_FALSE(find_cluster("/").ok());  // a directory opens, but cannot be read
+  EXPECT_FALSE(find_cluster("/").ok());  // a directory can be opened, but not read
 }
 
 TEST(ClusterShapes, NodesAndRate) {
@@ -99,7 +99,8 @@ TEST(ClusterFile, NodesOfDifferentSizes) {
   }
 }
 
-/// 64 KiB of the farthest cores, by the kind of copy that is chosen there: what the host's ranks reckon with.
+/// The figures are those for 64 KiB between the farthest cores, with the kind of copy chosen there, which the
+/// host's ranks use.
 TEST(ClusterFile, ACalibrationIsItsHost) {
   rt::Calibration c = rt::far_zen3();
   const Result<Cluster> host = parse_cluster(rt::to_json(c, "invented"));
@@ -112,7 +113,8 @@ TEST(ClusterFile, ACalibrationIsItsHost) {
   EXPECT_FALSE(parse_cluster(R"({"ouro_calibration": 1})").ok());
 }
 
-/// One model: what ouro-sim says of a calibrated host is what chooses algorithms there.
+/// There is only one model: ouro-sim's prediction for a calibrated host is the one that chooses
+/// algorithms there.
 TEST(ClusterFile, ACalibratedHostTakesWhatTheLibraryPredicts) {
   const rt::Calibration c = rt::far_zen3();
   const Result<Cluster> host = parse_cluster(rt::to_json(c, "invented"));

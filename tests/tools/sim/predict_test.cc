@@ -13,7 +13,7 @@ namespace {
 
 using flow::Algorithm;
 
-/// Round numbers, so that formulas can be read: alpha 1 ms, 1 GB/s, reductions at 4 GB/s.
+/// Round numbers for readable formulas: alpha 1 ms, 1 GB/s, reductions at 4 GB/s.
 Cluster plain(int ranks_per_node = 0) {
   Cluster c;
   c.name = "plain";
@@ -53,7 +53,7 @@ TEST(Formulas, TreeBroadcastOfOneSmallChunkIsLogarithmic) {
 
 TEST(Formulas, ChainBroadcastStreamsAtTheRateOfALink) {
   Cluster c = plain();
-  const double bytes = 1e9, chunk = 5e6;  // 200 rounds: the steady state is continued
+  const double bytes = 1e9, chunk = 5e6;  // 200 rounds: the steady state is extrapolated
   c.slot_bytes = chunk;
   const double want = 7 * 1e-3 + (bytes + 6 * chunk) * 1e-9;
   const Result<Prediction> p = predict(c, job(Collective::broadcast, Algorithm::chain, 8, bytes));
@@ -94,7 +94,7 @@ TEST(Flows, EachOfTheListIsPredictedAndNoneFasterThanItsBytesAllow) {
   int predicted = 0;
   flow::for_each_flow([&](Collective c, Algorithm a, auto flow) {
     if (flow.kSwitched) return;       // the clusters have no such switch
-    if (traits_of(c).neighbours()) {  // its rows are in no job
+    if (traits_of(c).neighbours()) {  // a job does not describe its rows
       EXPECT_FALSE(predict(plain(), job(c, a, 4, 1e6)).ok());
       return;
     }
@@ -118,12 +118,13 @@ TEST(Flows, EachOfTheListIsPredictedAndNoneFasterThanItsBytesAllow) {
 }
 
 TEST(Formulas, PullReadsEachOthersBuffers) {
-  // Says where (nothing is copied), one block of all is folded, a meet, then the others' blocks are read.
+  // Publishes the location (nothing is copied), folds one block of all ranks, meets, then reads the
+  // others' blocks.
   const double n = 4, bytes = 4e6, block = bytes / n;
   const double fold = 2e-3 + (n - 1) * block * (0.5e-9 + 0.25e-9), read = 2e-3 + (n - 1) * block * 0.5e-9;
   const double got = seconds(plain(), job(Collective::all_reduce, Algorithm::pull, 4, bytes));
   EXPECT_GE(got, fold + read);
-  EXPECT_LE(got, fold + read + 4 * 2e-3);  // meets
+  EXPECT_LE(got, fold + read + 4 * 2e-3);  // time of the meets
 }
 
 TEST(Traffic, AddsUp) {
@@ -154,8 +155,8 @@ TEST(Windows, FewerSlotsAreNeverFaster) {
   }
 }
 
-/// Four lanes there and back, each of an eighth of the data: in turn, or at once on ports of their own (which
-/// carry what stays inside as well).
+/// Four lanes there and back, each with an eighth of the data: one after the other, or at the same time on
+/// ports of their own (which then also carry the traffic inside the node).
 TEST(NodePorts, AreSharedByTheRanksOfANode) {
   Cluster c = plain(4);
   c.intra = c.staging = {0, 0, 1e-15};
@@ -191,17 +192,18 @@ TEST(NodePorts, StagingDoesNotReachOtherHosts) {
   const Result<Cluster> c = find_cluster("2x4@1gbit");
   ASSERT_TRUE(c.ok());
   EXPECT_FALSE(predict(*c, job(Collective::all_reduce, Algorithm::oneshot, 8, 8)).ok());
-  EXPECT_FALSE(predict(*c, job(Collective::all_reduce, Algorithm::ring, 9, 8)).ok());  // it has eight ranks
+  // The cluster has only eight ranks.
+  EXPECT_FALSE(predict(*c, job(Collective::all_reduce, Algorithm::ring, 9, 8)).ok());
   EXPECT_FALSE(predict(*c, job(Collective::all_to_all, Algorithm::hierarchy, 8, 8)).ok());
 }
 
-/// One message a rank on a tree of nodes: as many hops between nodes as the tree is deep, there and back.
+/// One message per rank on a tree of nodes: as many hops between nodes as the tree is deep, there and back.
 TEST(Formulas, HierarchyTree) {
   const double t = seconds(plain(4), job(Collective::all_reduce, Algorithm::hierarchy_tree, 16, 1));
   expect_near(t, 2 * 1e-3 + 2 * 2 * 5e-3, 0.01);
 }
 
-/// Representatives against every rank, 1 % apart at most, on one node and on many.
+/// Representatives differ from the simulation of every rank by 1 % at most, on one node and on many.
 TEST(Representatives, EqualTheFullSimulation) {
   int compared = 0;
   flow::for_each_flow([&](Collective c, Algorithm a, auto) {
@@ -209,7 +211,7 @@ TEST(Representatives, EqualTheFullSimulation) {
       for (const int n : {8, 16, 24, 64, 72, 256, 1024}) {
         for (const double bytes : {1e3, 1e7}) {
           if (n == 1024 && (bytes < 1e7 || ranks_per_node == 1))
-            continue;  // once is enough of the large ones
+            continue;  // the large ones are tested only once
           const Cluster cluster = plain(ranks_per_node);
           const Result<Prediction> few = predict(cluster, job(c, a, n, bytes), Method::representative);
           if (!few) continue;
@@ -266,7 +268,7 @@ TEST(Scale, SixteenThousandRanksInSeconds) {
     double last = 0;
     for (int n = 8; n <= 16384; n *= 2) {
       const double t = seconds(*cluster, job(Collective::all_reduce, a, n, 1 << 20), Method::automatic);
-      EXPECT_GT(t, last) << flow::name(a) << " " << n;  // never faster with more ranks
+      EXPECT_GT(t, last) << flow::name(a) << " " << n;  // more ranks are never faster
       last = t;
     }
   }

@@ -1,4 +1,4 @@
-# Exit codes and words of ouro-sim. Run by ctest.
+# Exit codes and messages of ouro-sim. Run by ctest.
 include(${CMAKE_CURRENT_LIST_DIR}/../../expect.cmake)
 
 expect(2 "ouro-sim: allreduce: no such collective; one of: all_reduce, " allreduce)
@@ -16,7 +16,7 @@ expect(0 "64 +1048576 tree .*fastest" all_reduce --ranks 8:64 --bytes 1K,1M --al
 expect(0 " pull +[0-9.]+ .* zerocopy" all_reduce --algorithms pull,zerocopy)
 expect(0 "ring .* as fast as any\n.*chain .* as fast as any\n" all_reduce --ranks 1 --algorithms ring,chain)
 
-# What is named twice is predicted once.
+# A value that is given twice is predicted once.
 execute_process(COMMAND ${PROGRAM} all_reduce --ranks 4,4,2:4 --bytes 8,8 --algorithms ring,tree,ring --json -
                 OUTPUT_VARIABLE json COMMAND_ERROR_IS_FATAL ANY)
 string(JSON points LENGTH "${json}" points)

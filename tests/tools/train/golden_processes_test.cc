@@ -1,5 +1,5 @@
-// Reference runs as commands: decentralised training on real inputs, federated training on digits. What is
-// run and what it must give is read from the golden files.
+// Reference runs as commands: decentralised training on real inputs, federated training on digits. The golden
+// files define what is run and the expected results.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kSeconds = 120;  // of one run, where other tests keep the processors busy
+constexpr int kSeconds = 120;  // limit of one run while other tests keep the processors busy
 
-/// The mean of the last ten, or of all where there are fewer.
+/// The mean of the last ten, or of all if there are fewer.
 double last_ten(const std::vector<double>& losses) {
   const std::size_t n = std::min<std::size_t>(10, losses.size());
   double sum = 0;
@@ -53,7 +53,7 @@ void decentralised(const std::string& model, const std::string& optimizer) {
     expect_near(last_ten(losses), last_ten(wanted), 0.01, "last ten steps");
     for (std::size_t t = 0; t < losses.size(); ++t) {
       expect_near(losses[t], wanted[t], t <= 10 ? 1e-10 : 1e-8, fmt::format("loss of step {}", t));
-      if (t > 0)  // the reference shows its first update a step later
+      if (t > 0)  // the reference shows its first update one step later
         expect_near(report["consensus"][t], trajectory[t][1], 1e-6, fmt::format("consensus {}", t));
     }
     expect_near(report.at("final_norm"), want.at("final_param_l2"), 1e-8, "final norm");

@@ -145,7 +145,7 @@ TEST(Network, OneInterfaceForThree) {
     const double loss = n.train(p, some, g);
     EXPECT_GT(loss, 1);
     EXPECT_EQ(n.train(p, some, h), loss);
-    n.train(p, some, h);  // gradients are added
+    n.train(p, some, h);  // gradients are added, not replaced
     for (std::size_t i = 0; i < first.size(); ++i)
       for (std::size_t k = 0; k < first[i].size(); ++k) ASSERT_NEAR(second[i][k], 2 * first[i][k], 1e-12);
 
@@ -175,8 +175,8 @@ TEST(Network, RefusesATextThatIsTooShort) {
   EXPECT_THAT(s.failure()->text, HasSubstr("expected 34 to"));
 }
 
-/// Replays recorded federated training serially: `sites[s]` ranks at site s, averaging over sites every k
-/// steps.
+/// Replays recorded federated training serially: `sites[s]` ranks at site s, with an average over sites every
+/// k steps.
 void replay(const nlohmann::json& recorded, const std::vector<int>& sites, int k_steps) {
   struct Site {
     std::vector<double> p = mlp_initial_parameters<double>(),
@@ -222,7 +222,7 @@ void replay(const nlohmann::json& recorded, const std::vector<int>& sites, int k
       close(std::sqrt(square), trajectory[t][1][rank].get<double>(), t);
       close(sum, trajectory[t][2][rank].get<double>(), t);
     }
-    if (::testing::Test::HasFailure()) return;  // one wrong step makes all later ones wrong
+    if (::testing::Test::HasFailure()) return;  // after one wrong step all later ones are wrong
   }
   std::size_t rank = 0;
   for (std::uint32_t s = 0; s < f; rank += static_cast<std::size_t>(sites[s++])) {

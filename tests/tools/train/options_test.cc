@@ -1,4 +1,4 @@
-// Defaults of ouro-train's options, and what does not go together.
+// Defaults of ouro-train's options, and combinations that are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ TEST(TrainOptions, DefaultsFollowStrategyAndModel) {
   EXPECT_EQ(*gossip.optimizer, Rule::accum_adam);
   EXPECT_EQ(*gossip.lr, 4e-3);
   EXPECT_EQ(*gossip.weight_decay, 1.0 / 32768);
-  EXPECT_EQ(*gossip.batch, 64);  // 16 a rank
+  EXPECT_EQ(*gossip.batch, 64);  // 16 per rank
   EXPECT_EQ(*gossip.dtype, DType::f64);
   const TrainOptions text = settled({.strategy = Strategy::diloco, .model = SmallModel::charlm}, 3);
   EXPECT_EQ(*text.optimizer, Rule::accum_adamw);

@@ -1,5 +1,4 @@
-// The program as users run it: every strategy with both models and every optimiser, files, and what goes
-// wrong.
+// The program as users run it: every strategy with both models and every optimiser, its files, and failures.
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -126,7 +125,7 @@ TEST(TrainProcesses, AFailedRunLeavesItsLossesAndTheOldFiles) {
   EXPECT_FALSE(fs::exists(csv + ".part") || fs::exists(report + ".part"));
 }
 
-/// Every rank ends, with this exit code and these words.
+/// Every rank must end, with this exit code and this text in the output.
 void expect_failure(int exit, const std::string& words, int ranks, const std::string& options,
                     const std::string& environment = "") {
   const Outcome o = train(ranks, options, environment, 30);

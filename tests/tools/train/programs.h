@@ -1,5 +1,5 @@
-// Runs ouro-run and ouro-train as a user does, and reads what they leave behind. Used by the tests of
-// programs.
+// Runs ouro-run and ouro-train as a user does, and reads the files that they write. Used by the tests
+// of programs.
 #pragma once
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ inline std::string text_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// A directory of a test's own, gone with this object.
+/// A temporary directory for a test, removed with this object.
 class Scratch {
  public:
   Scratch() : path_(fs::temp_directory_path() / "ouro-train-XXXXXX") {
@@ -41,11 +41,11 @@ class Scratch {
 };
 
 struct Outcome {
-  int exit = -1;     ///< 124: it did not end within the time
-  std::string text;  ///< of all ranks, both streams
+  int exit = -1;     ///< 124: it did not end in time
+  std::string text;  ///< output of all ranks, both streams
 };
 
-/// A job of ranks that run `command`. `environment`: assignments as a shell knows them.
+/// Runs a job whose ranks execute `command`. `environment`: assignments in shell syntax.
 inline Outcome run(int ranks, const std::string& command, const std::string& environment = "",
                    int seconds = 60) {
   const Scratch scratch;
@@ -60,7 +60,7 @@ inline Outcome train(int ranks, const std::string& options, const std::string& e
   return run(ranks, fmt::format("{} {}", OURO_TRAIN, options), environment, seconds);
 }
 
-/// What a run that succeeds writes with --json.
+/// The --json report of a run, which must succeed.
 inline nlohmann::json report_of(int ranks, const std::string& options, int seconds = 60) {
   const Scratch scratch;
   const std::string file = scratch / "report.json";

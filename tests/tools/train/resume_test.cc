@@ -1,5 +1,5 @@
-// A run in two halves is the run in one, for every strategy; and files that do not fit are refused by all
-// ranks.
+// A run in two halves equals the run in one piece, for every strategy; files that do not fit are refused by
+// all ranks.
 #include <gmock/gmock.h>
 
 #include "tests/tools/train/programs.h"
@@ -48,7 +48,7 @@ class Refusal : public ::testing::Test {
     const Outcome o = train(2, fmt::format("{} --save {}", kRun, stem_));
     ASSERT_EQ(o.exit, 0) << o.text;
   }
-  /// All ranks end, and one says why.
+  /// All ranks must end, and one reports why.
   void expect_refused(const std::string& words, const std::string& options, int ranks = 2) {
     const Outcome o = train(ranks, fmt::format("{} --quiet --resume {}", options, stem_), "", 30);
     EXPECT_EQ(o.exit, 1) << options << '\n' << o.text;
@@ -84,7 +84,7 @@ TEST_F(Refusal, OfDamagedFiles) {
     overwrite(second_, good.substr(0, length));
     expect_refused("damaged", base);
   }
-  // In the heading, too, and in a value there: not "another run".
+  // Also in the heading and in a value there: this must not be reported as "another run".
   for (const std::size_t at : {std::size_t{1}, good.find("\"lr\":") + 7, good.find("\"seed\":") + 7,
                                good.find("\"topology\":\"") + 13, good.find('\n') + 100, good.size() - 1}) {
     std::string bad = good;
@@ -105,7 +105,8 @@ TEST_F(Refusal, OfDamagedFiles) {
   expect_refused("rank 1 cannot go on, and says why", base);
 }
 
-/// The contract of the sums in force counts, whoever chose it; where the run goes on does not.
+/// The numerical contract in force must match, however it was chosen; the device on which the run resumes
+/// need not.
 TEST(Resume, ByTheSameContractAndOnAnyDevice) {
   const Scratch scratch;
   const std::string n = scratch / "n", canonical = "OURO_NUMERICS=canonical", json_file = scratch / "j";

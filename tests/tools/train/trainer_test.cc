@@ -44,7 +44,7 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   double largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double difference = std::abs(a[i] - b[i]);
-    if (!(difference <= largest)) largest = difference;  // a NaN sticks
+    if (!(difference <= largest)) largest = difference;  // keeps a NaN
   }
   return largest;
 }
@@ -101,7 +101,7 @@ TEST(TrainSharded, RepeatsBitForBit) {
   }
 }
 
-/// On fake devices in ctest; on the arrival record that is there when run by hand.
+/// On fake devices in ctest; on the card of the machine when run by hand.
 TEST(TrainDevice, HasTheLossesOfTheHost) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
   for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp})
@@ -112,7 +112,8 @@ TEST(TrainDevice, HasTheLossesOfTheHost) {
         const TrainReport host = train_on(ranks, options);
         options.device = true;
         const TrainReport device = train_on(ranks, options);
-        EXPECT_EQ(device.losses, host.losses) << ranks << " ranks";  // the batch is 64: bit for bit
+        // The batch is 64, so they are equal bit for bit.
+        EXPECT_EQ(device.losses, host.losses) << ranks << " ranks";
         EXPECT_EQ(device.correct, host.correct);
       }
 }

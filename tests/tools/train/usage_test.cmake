@@ -1,4 +1,4 @@
-# Exit codes and words of ouro-train for wrong and right command lines. Run by ctest.
+# Exit codes and messages of ouro-train for wrong and right command lines. Run by ctest.
 function(expect code pattern)
   execute_process(COMMAND ${PROGRAM} ${ARGN} RESULT_VARIABLE got OUTPUT_VARIABLE text ERROR_VARIABLE text)
   if(NOT got EQUAL code OR NOT text MATCHES "${pattern}")

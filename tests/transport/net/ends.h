@@ -1,5 +1,5 @@
-// Two ranks with an exchange each and one link set between them, and the way of frames from one to the other
-// by hand. Used by the tests of the exchange.
+// Two ranks, each with an exchange and one link set between them; the tests carry frames from one to the
+// other by hand. Used by the tests of the exchange.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ struct End {
     exchange.add(link_set);
   }
   NetLink& link() { return *link_set->links.at(1 - rank); }
-  /// Puts a chunk whose bytes follow from its number, if there is link set.
+  /// Sends a chunk whose bytes are derived from its number, if there is a free slot. False if there is none.
   bool put() {
     const LinkView out = link().out();
     if (sent - load(*out.freed) >= out.slot_count) return false;
@@ -38,7 +38,7 @@ struct End {
     publish(*out.full, ++sent);
     return true;
   }
-  /// Takes the next chunk if it is there; false if it is wrong.
+  /// Takes the next chunk if it has arrived; false if it is wrong.
   bool take() {
     const LinkView in = link().in();
     if (load(*in.full) <= taken) return true;

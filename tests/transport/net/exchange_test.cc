@@ -1,5 +1,5 @@
-// The exchange between two ranks over a wire in memory: chunks in any order, lost with a connection, twice,
-// damaged, and headers that no honest peer sends.
+// The exchange between two ranks over an in-memory wire: chunks in any order, lost with a connection,
+// duplicated, damaged, and headers that no honest peer sends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,14 +11,14 @@
 namespace ouro::transport {
 namespace {
 
-/// Whatever the wire does, chunks arrive whole, in order and once.
+/// Whatever the wire does, chunks arrive intact, in order and once.
 TEST(Exchange, SurvivesTheWire) {
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     const auto chance = [&](unsigned percent) { return random() % 100 < percent; };
     End a(0), b(1);
     End* ends[] = {&a, &b};
-    std::vector<Frame> wire[2];  // towards each end
+    std::vector<Frame> wire[2];  // frames in flight to each end
     a.open();
     bool b_is_open = false;
     constexpr std::uint64_t kChunks = 200;
@@ -39,13 +39,14 @@ TEST(Exchange, SurvivesTheWire) {
         const bool damage = chance(2) && !f.payload.empty();
         if (damage) f.payload[random() % f.payload.size()] ^= std::byte{4};
         if (!chance(3) || damage)
-          wire[i].erase(wire[i].begin() + static_cast<std::ptrdiff_t>(which));  // else twice
+          // Otherwise it is delivered twice.
+          wire[i].erase(wire[i].begin() + static_cast<std::ptrdiff_t>(which));
         const Status s = give(e, f);
-        // A copy that comes after its slot has been given back lies behind the window: never ahead of it.
+        // A copy that arrives after its slot has been released is behind the window, never ahead of it.
         ASSERT_TRUE(s.ok()) << "seed " << seed << ": " << s.message();
-        if (!e.damaged.empty()) break;  // the same chunk twice, which is told
+        if (!e.damaged.empty()) break;  // the same chunk arrived twice, which is reported
       }
-      if (chance(1) && step % 50 == 0) {  // the connection breaks, with all that was on it
+      if (chance(1) && step % 50 == 0) {  // the connection breaks, and everything in flight on it is lost
         wire[0].clear(), wire[1].clear();
         for (End* end : ends) {
           std::lock_guard lock(end->exchange.lock());
@@ -60,7 +61,8 @@ TEST(Exchange, SurvivesTheWire) {
   }
 }
 
-/// One message out of its sender's memory into its receiver's, each of which is wanted back at some moment.
+/// One message is sent from its sender's memory to its receiver's; each end recalls its memory at
+/// some moment.
 TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
   int received = 0, lent = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {
@@ -81,7 +83,7 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
       Exchange::Place place;
     };
     std::vector<Frame> wire, back;
-    std::vector<Coming> coming;  // half of the payload is there
+    std::vector<Coming> coming;  // half of their payload has arrived
     const auto half = [](const Frame& f) { return f.payload.size() / 2; };
     if (chance(80)) {
       std::lock_guard lock(b.exchange.lock());
@@ -159,7 +161,7 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
     if (!posted) {
       ASSERT_EQ(std::count(mine.begin(), mine.end(), std::byte{0xee}), std::ssize(mine)) << "seed " << seed;
     }
-    // Its sender hears without being asked that the last chunk, out of its own memory, was taken.
+    // The sender is told, without asking, that the last chunk, sent from its own memory, was taken.
     for (int turn = 0; turn < 8; ++turn)
       if (auto f = next(b)) back.push_back(std::move(*f));
     for (const Frame& f : back) ASSERT_TRUE(give(a, f).ok());
@@ -185,7 +187,7 @@ TEST(Exchange, DamagedTwiceIsTold) {
     }
   }
   EXPECT_THAT(b.damaged, testing::HasSubstr("chunk 1 "));
-  EXPECT_EQ(load(*b.link().in().full), 1u);  // the first has come, the damaged one never counts
+  EXPECT_EQ(load(*b.link().in().full), 1u);  // the first one has arrived; the damaged one never counts
 }
 
 TEST(Exchange, RefusesWhatCannotBe) {
@@ -211,12 +213,13 @@ TEST(Exchange, RefusesWhatCannotBe) {
   refused(wrong, "slots of 256");
   wrong = h, wrong.index = kSlots;
   refused(wrong, "room up to 8");
-  // Of a link set that is not there, or from a rank that is not in it: read and discarded, nothing more.
+  // For a link set that does not exist, or from a rank that is not in it: the frame is read and discarded,
+  // with no other effect.
   std::lock_guard lock(b.exchange.lock());
   wrong = h, wrong.link_set = 1, wrong.bytes = 4;
   EXPECT_EQ(b.exchange.place(0, wrong)->to, nullptr);
   EXPECT_EQ(b.exchange.place(1, h)->to, nullptr);
-  // A credit for more than was sent counts for nothing.
+  // A credit for more than was sent is ignored.
   wrong = h, wrong.kind = NetHeader::kCredit, wrong.freed = 100;
   b.exchange.received(0, wrong, {});
   EXPECT_EQ(load(*b.link().out().freed), 0u);
@@ -246,7 +249,8 @@ TEST(Exchange, LingersUntilTaken) {
   EXPECT_EQ(after.use_count(), 1);
 }
 
-/// Whoever has lent a message waits for its end to be given back, whatever follows it on the link.
+/// A sender that has lent the memory of a message waits for the credit of its last chunk, whatever follows it
+/// on the link.
 TEST(Exchange, AsksForTheEndOfEachLentMessage) {
   End a(0), b(1);
   a.open(), b.open();

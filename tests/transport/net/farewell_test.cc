@@ -1,4 +1,4 @@
-// How link sets end: each side hears that the other takes nothing more, whatever is lost on the way.
+// The end of link sets: each side is told that the other takes nothing more, whatever is lost in between.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 namespace ouro::transport {
 namespace {
 
-/// Neither takes what the other has sent: each is told, and neither waits.
+/// Neither side takes what the other has sent: each is told, and neither waits.
 TEST(Exchange, TellsThatItTakesNothingMore) {
   End a(0), b(1);
   a.open(), b.open();
@@ -39,8 +39,8 @@ TEST(Exchange, TellsThatItTakesNothingMore) {
   EXPECT_EQ(a.exchange.lingering(), 0u);
 }
 
-/// What a rank that leaves has sent is on its way until its peer says that it has arrived, be it taken or
-/// not; a chunk that came damaged and goes again is on its way again.
+/// What a leaving rank has sent is in flight until its peer confirms its arrival, whether taken or not; a
+/// chunk that arrived damaged and is sent again is in flight again.
 TEST(Exchange, KnowsWhatHasNotArrived) {
   for (const bool damaged : {false, true}) {
     End a(0), b(1);
@@ -63,7 +63,7 @@ TEST(Exchange, KnowsWhatHasNotArrived) {
     a.exchange.remove(kLinkSet, true);
     auto last = next(a), ask = next(a);  // the farewell, and the question
     ASSERT_TRUE(last && ask && ask->header.kind == NetHeader::kAsk);
-    ASSERT_TRUE(give(b, *last).ok() && give(b, *ask).ok());  // on a line that is quicker
+    ASSERT_TRUE(give(b, *last).ok() && give(b, *ask).ok());  // on a line that is faster
     while (auto f = next(b)) ASSERT_TRUE(give(a, *f).ok());
     EXPECT_EQ(a.exchange.undelivered(), 1u);
     ASSERT_TRUE(give(b, *first).ok());
@@ -80,7 +80,8 @@ TEST(Exchange, KnowsWhatHasNotArrived) {
   }
 }
 
-/// A sender that waits for its memory hears of it even from who takes the chunk and leaves at once.
+/// A sender that waits for its memory is told of it even by a receiver that takes the chunk and leaves
+/// at once.
 TEST(Exchange, AFarewellTellsWhatWasTaken) {
   End a(0), b(1);
   a.open(), b.open();
@@ -101,8 +102,9 @@ TEST(Exchange, AFarewellTellsWhatWasTaken) {
   EXPECT_EQ(load(*a.link().out().freed), 1u);
 }
 
-/// A rank that is about to leave waits for what it has sent: it is told of link sets that end at its peer
-/// shortly before the peer hears of that, or later, and its questions about them are answered.
+/// A rank that is about to leave waits for what it has sent: it is told of link sets that end at its
+/// peer shortly before the peer learns that this rank is leaving, or later, and its questions about them
+/// are answered.
 TEST(Exchange, WhoIsAboutToLeaveIsToldWhatEnds) {
   for (const bool ends_first : {false, true}) {
     End a(0), b(1);
@@ -133,7 +135,7 @@ TEST(Exchange, WhoIsAboutToLeaveIsToldWhatEnds) {
   }
 }
 
-/// What was said of a link set before the connection broke is said again.
+/// What was sent about a link set before the connection broke is sent again.
 TEST(Exchange, AFarewellSurvivesItsConnection) {
   End a(0), b(1);
   a.open(), b.open();
@@ -158,8 +160,8 @@ TEST(Exchange, AFarewellSurvivesItsConnection) {
   EXPECT_EQ(again->header.link_set, kLinkSet);
 }
 
-/// Both ends close, at any moment, before or after the other opens; the connection breaks at any moment, and
-/// all that was on it is lost, wholly written or not. Nobody is left waiting for the other.
+/// Both ends close at any moment, before or after the other opens; the connection breaks at any moment, and
+/// everything in flight on it is lost, completely written or not. Neither end is left waiting for the other.
 TEST(Exchange, NoFarewellIsLostWithItsConnection) {
   constexpr int kMoments = 14, kEnough = 60;
   for (int first_closes = 1; first_closes < kMoments; ++first_closes)
@@ -196,7 +198,8 @@ TEST(Exchange, NoFarewellIsLostWithItsConnection) {
         }
 }
 
-/// However many link sets come and go, what is kept of them is bounded, whether connections break or not.
+/// However many link sets are opened and closed, the state that is kept of them is bounded, whether
+/// connections break or not.
 TEST(Exchange, FarewellsAreForgotten) {
   for (const bool breaks : {false, true}) {
     End a(0), b(1);
@@ -235,8 +238,8 @@ TEST(Exchange, FarewellsAreForgotten) {
   }
 }
 
-/// Who opens a link set that its peer has opened and ended meanwhile, and the one that still uses it, are
-/// told.
+/// A rank that opens a link set that its peer has opened and ended meanwhile is told so, and so is one that
+/// still uses it.
 TEST(Exchange, AnEndedLinkSetIsToldToWhoAsks) {
   for (const bool opened_before : {false, true}) {
     End a(0), b(1);
@@ -253,7 +256,7 @@ TEST(Exchange, AnEndedLinkSetIsToldToWhoAsks) {
       }
     }
     b.exchange.remove(kLinkSet, false);
-    while (next(b)) continue;  // nobody hears it
+    while (next(b)) continue;  // frames are lost
     if (!opened_before) a.open();
     a.put();
     ASSERT_FALSE(a.link().drained());

@@ -38,7 +38,7 @@ std::vector<Frame> frames() {
           Loan{std::uint64_t{1} << 33, {1, 2, 3, 255}}};
 }
 
-/// A frame whose header is right for any payload, as somebody with the source could make it.
+/// A frame with a correct header for any payload, as an attacker who has the source could make it.
 Bytes forge(std::uint16_t type, const Bytes& payload) {
   Bytes b;
   const auto number = [&](std::uint64_t v, int n) {
@@ -54,7 +54,7 @@ Bytes forge(std::uint16_t type, const Bytes& payload) {
 Bytes payload_of(const Bytes& frame) { return {frame.begin() + kHeaderBytes, frame.end()}; }
 std::uint16_t type_of(const Frame& f) { return static_cast<std::uint16_t>(f.index()); }
 
-/// Whether a frame that was accepted keeps the promises that its users rely on.
+/// Whether an accepted frame satisfies the guarantees that its users rely on.
 bool sane(const Frame& f) {
   if (const auto* j = std::get_if<Join>(&f))
     return j->world >= 1 && j->world <= kMaxWorld && j->host.size() <= kMaxName &&
@@ -115,7 +115,7 @@ TEST(Frames, ARequestThatWouldBeCutIsNamed) {
   }
 }
 
-/// The layout is a promise to other builds: little-endian, no padding.
+/// The layout is fixed for compatibility with other builds: little-endian, no padding.
 TEST(Frames, GoldenBytes) {
   const Bytes grant = encode(Grant{0x0102030405060708});
   EXPECT_EQ(hex({grant.data(), 20}),
@@ -184,7 +184,7 @@ TEST(Frames, EveryFlippedByteIsRefused) {
         Bytes b = good;
         b[at] = static_cast<std::uint8_t>(b[at] ^ flip);
         ASSERT_EQ(decode(b).status().reason(), Reason::refused) << "byte " << at << " flipped by " << flip;
-        // The same change under a checksum that fits: taken or not, what is taken is within its bounds.
+        // The same change with a correct checksum: accepted or not, accepted values are within their bounds.
         if (at < kHeaderBytes) continue;
         const auto forged = decode(forge(type_of(f), payload_of(b)));
         ASSERT_TRUE(!forged.ok() || sane(*forged)) << "byte " << at << " flipped by " << flip;
@@ -201,7 +201,7 @@ TEST(Frames, LengthsThatCannotBe) {
   EXPECT_EQ(decode(Bytes(kMaxFrame + 1, 0x4f)).status().reason(), Reason::refused);
   EXPECT_EQ(decode(Bytes(1 << 20, 0)).status().reason(), Reason::refused);
   for (const std::uint16_t n : std::initializer_list<std::uint16_t>{
-           101, 1025, 0x7fff, 0xffff}) {  // a text that is longer than allowed, or than the frame
+           101, 1025, 0x7fff, 0xffff}) {  // a text longer than allowed, or than the frame
     Bytes payload = payload_of(encode(Member{1, 2, "", ""}));
     std::memcpy(payload.data() + 8, &n, sizeof n);
     EXPECT_EQ(decode(forge(1, payload)).status().reason(), Reason::refused) << n;
@@ -247,7 +247,7 @@ TEST(Frames, RandomBytesAreRefusedQuickly) {
       continue;
     }
     const auto type = random() % all.size();
-    b = good[type];  // a good payload with a few changes, under a right checksum
+    b = good[type];  // a good payload with a few changes, with a correct checksum
     for (std::uint64_t k = random() % 4; k > 0 && !b.empty(); --k)
       b[random() % std::min<std::size_t>(b.size(), 64)] = static_cast<std::uint8_t>(random());
     if (random() % 4 == 0) b.resize(random() % 64);

@@ -37,7 +37,7 @@ def edges(name, nodes):
 
 
 def network():
-    torch.manual_seed(3)  # a bias before a batch norm has no gradient but rounding, which Adam makes large
+    torch.manual_seed(3)  # a bias before a batch norm has only rounding as its gradient, which Adam makes large
     return torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, bias=False), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Flatten(),
                                torch.nn.Linear(64, 10))
 
@@ -91,7 +91,7 @@ CASES = {"schedule": {"lr_scheduler_fn": SCHEDULE}, "clipping": {"grad_clip_norm
 for name, options in CASES.items():
     row(name, lambda: train(topology="ring", **options))
 
-# ouro's own in place of it: over gloo Decent-DP itself runs.
+# ouro's own in its place: over gloo, Decent-DP itself runs.
 if backend == "ouro":
     from ouro.torch import GossipDataParallel
 

@@ -7,7 +7,7 @@ import os
 
 import torch
 
-without_its_init("helios", "helios.core")  # which want OpenCV, ONNX and Matplotlib
+without_its_init("helios", "helios.core")  # their __init__ needs OpenCV, ONNX and Matplotlib
 from helios.core import distributed as helios
 
 give("is_using_torchrun", helios.is_using_torchrun())
@@ -26,7 +26,7 @@ for dtype in (torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.b
 for op in ("MAX", "MIN", "PRODUCT"):
     row(f"all_reduce_tensors {op}",
         lambda: helios.all_reduce_tensors(torch.tensor([rank + 1.5, -rank]), op=getattr(torch.distributed.ReduceOp, op)))
-row("all_reduce_tensors, list", lambda: helios.all_reduce_tensors([torch.tensor(1.0), torch.tensor(2.0)]))  # onto a GPU
+row("all_reduce_tensors, list", lambda: helios.all_reduce_tensors([torch.tensor(1.0), torch.tensor(2.0)]))  # it moves them to a GPU
 row("gather_into_tensor", lambda: helios.gather_into_tensor(torch.ones(3), (3 * size,)))  # likewise
 
 
@@ -45,7 +45,7 @@ carried()
 row("shutdown_dist", helios.shutdown_dist)
 give("is_dist_active", helios.is_dist_active())
 os.environ["MASTER_PORT"] = port
-helios.init_dist("gloo")  # as torchrun starts it
+helios.init_dist("gloo")  # as started by torchrun
 row("init_dist, from the environment", lambda: helios.all_reduce_tensors(torch.ones(2)))
 helios.shutdown_dist()
 finish()

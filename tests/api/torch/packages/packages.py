@@ -38,17 +38,17 @@ MODULES = {"decent_dp": ["decent_dp", "loguru"], "helios": ["helios"], "torchgfn
            "xffl": ["xffl", "tqdm"]}
 EXPECTED = {"gather_distributed_data torch.float32":
             "fails over either: the package broadcasts a float32 into int64s, which ouro reports as a mismatch on all ranks"}
-FLOAT_BOUND = 2e-5  # parameters of float32 after 8 steps
+FLOAT_BOUND = 2e-5  # bound for parameters of float32 after 8 steps
 
 
 def folders():
-    """Where the packages are."""
+    """The folders that contain the packages."""
     installed = [pathlib.Path(places.interpreter()).parents[1] / "packages"]
     return installed + [pathlib.Path(d).absolute() for d in [os.environ.get("OURO_XFFL")] if d]
 
 
 def skipped(package):
-    """Why it cannot run here; empty where it can."""
+    """Why the package cannot run here; empty if it can."""
     missing = [m for m in MODULES[package] if not any((f / m / "__init__.py").is_file() for f in folders())]
     remedy = "OURO_XFFL names its folder" if missing == ["xffl"] else "tools/torch-env --packages installs it"
     return f"{', '.join(missing)} not in {' or '.join(map(str, folders()))}; {remedy}" if missing else ""
@@ -60,7 +60,8 @@ def free_port():
 
 
 def run(package, ranks, backend, scratch, *arguments, patience=0):
-    """Its ranks' rows; None: they did not end in time, which is `patience` seconds after all have begun, where it is given."""
+    """The rows of its ranks; None: they did not end within `patience` seconds after all had
+    started, if that is given."""
     environment = places.environment(PYTHONPATH=":".join(map(str, [*folders(), TREE / "api/python"])),
                                      PYTHONDONTWRITEBYTECODE="1", MASTER_PORT=str(free_port()),
                                      OURO_TORCH_AS="gloo" if backend == "ouro" else "")
@@ -85,7 +86,8 @@ def run(package, ranks, backend, scratch, *arguments, patience=0):
 
 
 def judge(mine, theirs):
-    """How the values of a row over ouro are to those over gloo, on all ranks; (verdict, whether it is good)."""
+    """Compares the values of a row over ouro with those over gloo, on all ranks; (verdict,
+    whether it is good)."""
     if mine == theirs:
         return ("both fail", True) if any(v[:1] == ["fails"] for v in mine) else ("equal", True)
     far = 0.0

@@ -1,5 +1,5 @@
-# What each rank's program of this folder has: rows by name, each what a function of a package gave, or how it failed.
-# Arguments of a rank: --rank RANK RANKS FOLDER BACKEND
+# What each rank's program of this folder uses: rows by name, each the result of a function of a package, or how it
+# failed. Arguments of a rank: --rank RANK RANKS FOLDER BACKEND
 import importlib.util
 import json
 import os
@@ -9,7 +9,7 @@ import types
 
 import torch
 
-import ouro.torch  # as the entry point of an installed package has PyTorch do; OURO_TORCH_AS says for whom it stands in
+import ouro.torch  # normally PyTorch imports it through the entry point of the installed package; OURO_TORCH_AS names the backend that it stands in for
 
 rank, size, folder, backend = int(sys.argv[2]), int(sys.argv[3]), pathlib.Path(sys.argv[4]), sys.argv[5]
 given = {}
@@ -34,7 +34,7 @@ def give(name, value):
 
 
 def row(name, call):
-    """The value of call(), or the kind of its failure, which both backends must have in common."""
+    """The value of call(), or the kind of its failure, which must be the same with both backends."""
     try:
         give(name, call())
     except Exception as e:  # noqa: BLE001
@@ -44,7 +44,7 @@ def row(name, call):
 
 
 def without_its_init(*packages):
-    """Packages whose __init__ wants more than the modules that are used here."""
+    """For packages whose __init__ needs more than the modules that are used here."""
     for name in packages:
         spec = importlib.util.find_spec(name)
         module = types.ModuleType(name)
@@ -53,13 +53,13 @@ def without_its_init(*packages):
 
 
 def stands_in(name, **what):
-    """A module with these names, in place of one that is imported and not used."""
+    """A module with these names, as a stand-in for one that is imported but not used."""
     sys.modules[name] = types.ModuleType(name)
     vars(sys.modules[name]).update(what)
 
 
 def carried():
-    """At the end of a group: that ouro did carry it, where it should."""
+    """At the end of a group: checks that ouro carried it, if it should."""
     give("carried", ouro.torch.carrier() == backend)
 
 

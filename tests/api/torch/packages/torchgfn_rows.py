@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 
 class Alone:
-    """In place of mpi4py, which gfn imports and asks for groups of its own: a world of one."""
+    """Stands in for mpi4py, which gfn imports and asks for groups of its own: a world of one
+    rank."""
 
     def __getattr__(self, name):
         return lambda *a, **k: 1 if name == "Get_size" else 0 if name == "Get_rank" else self
@@ -31,7 +32,7 @@ from gfn.gym import HyperGrid
 from gfn.utils import distributed as gfn
 
 def ring():
-    """All ranks send first, and then receive."""
+    """All ranks send first, then receive."""
     payload = Message(MessageType.DATA, {"rank": rank, "values": list(range(50))}).serialize()
     dist.send(torch.IntTensor([len(payload)]), (rank + 1) % size)
     dist.send(payload, (rank + 1) % size)
@@ -47,7 +48,7 @@ os.environ.update({"PMI_SIZE": str(size), "PMI_RANK": str(rank)})
 row("initialize_distributed_compute, ccl", lambda: gfn.initialize_distributed_compute("ccl", 0, 1))
 context = gfn.initialize_distributed_compute("gloo", num_remote_buffers=1, num_agent_groups=size - 1)
 manager = size - 1
-if "ring" in sys.argv:  # alone: gloo hangs in it
+if "ring" in sys.argv:  # run separately, because gloo hangs in it
     (folder / f"{backend}.{rank}.begun").touch()
     row("ring, all send first", ring)
     finish()

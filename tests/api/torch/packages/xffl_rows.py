@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-# Of these it needs classes' names only, unless it trains language models or reports to a server.
+# Only the names of classes are needed of these, unless it trains language models or reports to
+# a server.
 stands_in("transformers", AutoTokenizer=object, PreTrainedModel=type("PreTrainedModel", (), {}))
 stands_in("wandb", Run=object)
 stands_in("wandb.wandb_run", Run=object)
@@ -24,14 +25,14 @@ from xffl.distributed import aggregation, distributed, networking
 from xffl.distributed.distributed_state import DistributedState, create_device_mesh
 from xffl.learning import modelling, optim, processing, utils
 
-logging.disable(logging.CRITICAL)  # it logs what it cannot do, in nearly all rows
+logging.disable(logging.CRITICAL)  # it logs what it cannot do in nearly all rows
 os.environ.update({"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"})
 STRATEGIES = ("layer_by_layer", "layer_by_layer_optimized", "bucket_flatten", "bucket_coalesced", "bucket_optimized_flatten",
               "bucket_optimized_coalesced")
 
 
 def described(value):
-    """A state, with the ranks of its groups; all but the port, which is another in each run."""
+    """A state, with the ranks of its groups; without the port, which differs in each run."""
     if isinstance(value, DistributedState):
         return {f.name: described(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name != "master_port"}
     if isinstance(value, dist.ProcessGroup):
@@ -59,7 +60,8 @@ def aggregated(name, state, **options):
 
 
 def reduced(name, state, lists=False, **options):
-    """What a strategy is, and the tensors after its sums. `lists`: of tensors, which the package coalesces; it makes tuples."""
+    """The type of a strategy, and the tensors after its sums. `lists`: passes lists of tensors,
+    which the package coalesces; by itself it makes tuples."""
     strategy = getattr(aggregation, name)(model=network(), state=state, **options)
     if lists:
         strategy.mapping = tuple((where, list(tensors), *rest) for where, tensors, *rest in strategy.mapping)
@@ -116,7 +118,8 @@ def saved(state, sharded):
 
 
 def next_port():
-    """A port of rank 0's choice for the next group: the store of this one may end before all have left it."""
+    """A port chosen by rank 0 for the next group: the store of this one may end before all have
+    left it."""
     port = [None]
     if rank == 0:
         with socket.create_server(("127.0.0.1", 0)) as s:
@@ -126,7 +129,7 @@ def next_port():
 
 
 def in_setup(name, rows=None, **options):
-    """One job of the package's, and rows in it."""
+    """One job of the package, and the rows in it."""
     made = []
 
     def setup():
@@ -171,7 +174,7 @@ def aggregations(name, state):
 
 
 def sharded(name, state):
-    """FSDP of PyTorch's first kind."""
+    """The first version of PyTorch's FSDP."""
     row(f"{name}: FSDP training", lambda: trained(state, sharded=True))
     row(f"{name}: FSDP training, original parameters", lambda: trained(state, sharded="original"))
     row(f"{name}: FSDP save_model", lambda: saved(state, True))

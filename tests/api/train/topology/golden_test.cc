@@ -1,5 +1,5 @@
-// Topologies against the reference results of decent_dp_topologies.json: rounds, edges, weights, groups,
-// contraction, refusals.
+// Topologies compared with the reference results of decent_dp_topologies.json: rounds, edges, weights,
+// groups, contraction, refusals.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ TEST(GoldenTopologies, AsInTheFile) {
     const Case c = parse(key);
     const Result<Topology> made = Topology::make(c.name, c.ranks, c.options);
     if (want.contains("error")) {
-      if (c.name == "ring") {  // refused by the original; here a ring of any length
+      if (c.name == "ring") {  // the original refuses it; here a ring of any length is allowed
         ASSERT_TRUE(made.ok()) << made.status().message();
         EXPECT_EQ(made->period(), c.ranks == 1 ? 1 : 3);
         run.add("topologies that the original refuses and ouro makes");
@@ -53,7 +53,7 @@ TEST(GoldenTopologies, AsInTheFile) {
       continue;
     }
     ASSERT_TRUE(made.ok()) << made.status().message();
-    if (want["period"] == 0) {  // no round at all in the original
+    if (want["period"] == 0) {  // the original has no round at all
       expect_identity(*made);
       run.add("topologies of one rank");
       continue;

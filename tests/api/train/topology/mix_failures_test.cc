@@ -1,4 +1,4 @@
-// What mix refuses, and what becomes of ranks whose calls or rows do not match.
+// What mix refuses, and the result for ranks whose calls or rows do not match.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 using test::run_threads;
 
-/// The text of a failure, after its class was checked.
+/// The text of a failure, after its class has been checked.
 std::string why(const Status& s, Code code) {
   return s.code() == code ? s.failure()->text : "another class: " + (s.ok() ? "ok" : s.message());
 }
@@ -81,7 +81,7 @@ TEST(MixRefuses, WrongArguments) {
                         "mix_pair: x, y and z differ in length or type; expected three alike",
                     "");
     OURO_RANK_OK(mix(g, {}, CView(nullptr, 0, DType::f32), View(nullptr, 0, DType::f32)));
-    OURO_RANK_OK(mix(g, {0.5, {{1 - c.rank(), 0.5}}, {1 - c.rank()}}, from, to));  // nothing stuck
+    OURO_RANK_OK(mix(g, {0.5, {{1 - c.rank(), 0.5}}, {1 - c.rank()}}, from, to));  // no error is sticky
     return "";
   };
   EXPECT_EQ(run_threads(2, body), "");
@@ -104,7 +104,7 @@ TEST(MixFails, RanksThatDisagree) {
   EXPECT_EQ(run_threads(3, body), "");
 }
 
-/// Rank 0 waits for a vector that rank 1 does not give.
+/// Rank 0 waits for a vector that rank 1 does not send.
 TEST(MixFails, NobodySends) {
   const auto body = [](Context& c) -> std::string {
     const int all[] = {0, 1, 2};
@@ -130,7 +130,7 @@ TEST(MixFails, NobodySends) {
   EXPECT_EQ(run_threads(3, body), "");
 }
 
-/// Rank 1 gives what rank 0 does not take: found by the next operation between them.
+/// Rank 1 sends a vector that rank 0 does not take: the next operation between them detects it.
 TEST(MixFails, NobodyTakes) {
   const auto body = [](Context& c) -> std::string {
     std::vector<float> x(8);
@@ -140,7 +140,8 @@ TEST(MixFails, NobodyTakes) {
     OURO_RANK_OK(step(c.rank() == 1 ? Row{1, {}, {0}} : Row{}));
     const int other = 1 - c.rank();
     const Status s = step({0.5, {{other, 0.5}}, {other}});
-    if (c.rank() == 1 && s.ok()) return "";  // it may have got rank 0's vector before that found out
+    // It may have received rank 0's vector before rank 0 detected that.
+    if (c.rank() == 1 && s.ok()) return "";
     OURO_RANK_CHECK(s.reason() == Reason::mismatch && s.failure()->rank == 1, "{}", s.message());
     OURO_RANK_CHECK(
         s.message().find("it gave this rank a vector in operation 1 that this rank did not take") !=
@@ -151,7 +152,7 @@ TEST(MixFails, NobodyTakes) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-/// A vector too long for the slots cannot even be given.
+/// A vector that is too long for the slots cannot even be sent.
 TEST(MixFails, NobodyTakesALongOne) {
   const auto body = [](Context& c) -> std::string {
     const int all[] = {0, 1};

@@ -1,4 +1,4 @@
-// Rows carried out among real ranks: every topology against its matrices, all types bit for bit, ranks
+// Rows executed by real ranks: every topology compared with its matrices, all types bit for bit, ranks
 // without neighbours, streams, batches, push-sum, two vectors.
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ View view(std::vector<T>& v) {
   return std::span<T>(v);
 }
 
-/// W x for the values of all ranks, element i.
+/// Element i of W x, where x has the values of all ranks.
 std::vector<double> times(const std::vector<double>& w, const std::vector<double>& x) {
   std::vector<double> y(x.size());
   for (std::size_t r = 0; r < x.size(); ++r)
@@ -36,7 +36,7 @@ std::vector<double> times(const std::vector<double>& w, const std::vector<double
   return y;
 }
 
-/// One period of `t`, in place and not in turn, against the product of its matrices.
+/// Compares one period of `t`, alternately in place and not, with the product of its matrices.
 std::string run_period(Group& g, const Topology& t, const std::string& name) {
   constexpr std::size_t kCount = 37;
   const auto n = static_cast<std::size_t>(g.size());
@@ -59,7 +59,7 @@ std::string run_period(Group& g, const Topology& t, const std::string& name) {
   return "";
 }
 
-/// Two periods of CECA; whatever y holds at first, even no number, x ends in the mean.
+/// Two periods of CECA; whatever y holds at first, even NaN, x ends as the mean.
 std::string run_pairs(Group& g, const Topology& t) {
   std::vector<double> x(5), y(5, std::numeric_limits<double>::quiet_NaN()), z(5);
   for (int period = 0; period < 2; ++period) {
@@ -86,7 +86,7 @@ TEST_P(Mix, APeriodIsTheProductOfItsMatrices) {
         if (info.by_peers) o.peers = variant;
         if (info.by_node) o.local_world_size = variant;
         const Result<Topology> t = Topology::make(info.name, n, o);
-        if (!t.ok()) continue;  // powers of two and the like: which, property_test knows
+        if (!t.ok()) continue;  // needs a power of two or the like; property_test checks which
         if (std::string wrong = run_period(c.world(), *t, info.name); !wrong.empty()) return wrong;
         if (t->vectors() == 2)
           if (std::string wrong = run_pairs(c.world(), *t); !wrong.empty()) return wrong;
@@ -100,7 +100,7 @@ TEST_P(Mix, APeriodIsTheProductOfItsMatrices) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, Mix, testing::Range(1, 10));
 
-/// Element, accumulation type and both ways between them.
+/// Element type, accumulation type, and the conversions between them.
 template <class T, class A, A (*kWiden)(T), T (*kNarrow)(A)>
 struct Type {
   using Element = T;
@@ -121,19 +121,19 @@ using BF16 = Type<arith::BFloat16, float, from_bfloat, to_bfloat>;
 using F32 = Type<float, float, same<float>, same<float>>;
 using F64 = Type<double, double, same<double>, same<double>>;
 
-/// Itself first, then by rank, in the accumulation type; rounded once.
+/// The rank itself first, then by rank, in the accumulation type; rounded once.
 template <class T>
 typename T::Element expected(const Row& row, int rank, std::size_t i) {
   using A = typename T::Acc;
   const auto input = [&](int r) { return T::widen(T::narrow(static_cast<A>(value(r, i)))); };
-  volatile A sum = 0;  // no fused multiply-add, whatever the flags
+  volatile A sum = 0;  // prevents fused multiply-add, whatever the flags
   bool first = true;
   const auto add = [&](double weight, int r) {
     volatile A term = static_cast<A>(weight) * input(r);
     sum = first ? term : sum + term;
     first = false;
   };
-  // The mean of n is their sum, divided once.
+  // A mean of n is computed as their sum, divided once.
   const double share = 1 / static_cast<double>(row.in.size() + 1);
   const bool mean =
       !row.in.empty() && row.self == share &&
@@ -165,7 +165,7 @@ std::string run_type(Group& g, const Topology& t, DType type, std::size_t count)
   return "";
 }
 
-/// Many rounds through slots, and counts that do not fill the last one.
+/// Many rounds through slots, and counts that do not fill the last slot.
 TEST(MixTypes, BitForBit) {
   const auto body = [](Context& c) -> std::string {
     for (const char* name : {"star", "ring", "static-exp", "one-peer-exp-directed"}) {
@@ -187,7 +187,7 @@ TEST(Mixing, RanksWithoutNeighboursWaitForNobody) {
   std::atomic<bool> idle_done{false};
   const auto body = [&](Context& c) -> std::string {
     const bool idle = c.rank() == 2;
-    struct AtEnd {  // on every way out, or the others would wait for ever
+    struct AtEnd {  // on every exit, otherwise the others would wait for ever
       std::atomic<bool>* done;
       ~AtEnd() {
         if (done != nullptr) *done = true;
@@ -195,7 +195,7 @@ TEST(Mixing, RanksWithoutNeighboursWaitForNobody) {
     } const at_end{idle ? &idle_done : nullptr};
     std::vector<float> x{1, 2, static_cast<float>(c.rank())};
     OURO_RANK_OK(barrier(c.world()));
-    OURO_RANK_OK(mix(c.world(), Row{}, view(x), view(x)));  // links are made here
+    OURO_RANK_OK(mix(c.world(), Row{}, view(x), view(x)));  // creates the links
     for (int ms = 0; !idle && !idle_done; ++ms) {
       OURO_RANK_CHECK(ms < 30'000, "{} ms: the idle rank waits for somebody", ms);
       std::this_thread::sleep_for(Milliseconds(1));
@@ -210,7 +210,8 @@ TEST(Mixing, RanksWithoutNeighboursWaitForNobody) {
   EXPECT_EQ(run_threads(3, body), "");
 }
 
-/// Ten times the same number has that number as its mean, in every type; a tenth of each, rounded, has not.
+/// The mean of ten equal numbers is that number, in every type; summing a rounded tenth of each would not
+/// give it.
 TEST(Mixing, TheMeanOfEqualsIsExact) {
   const auto body = [](Context& c) -> std::string {
     const Topology complete = *Topology::make("complete", 10);
@@ -218,7 +219,7 @@ TEST(Mixing, TheMeanOfEqualsIsExact) {
     std::vector<float> x{1, 3};
     OURO_RANK_OK(mix(c.world(), row, std::span<const float>(x), std::span(x)));
     OURO_RANK_CHECK(x[0] == 1 && x[1] == 3, "{} {}", x[0], x[1]);
-    arith::Half h = arith::narrow<arith::Half>(60000.0F);  // the sum of which is infinite in its own type
+    arith::Half h = arith::narrow<arith::Half>(60000.0F);  // their sum is infinite in their own type
     OURO_RANK_OK(mix(c.world(), row, CView(&h, 1, DType::f16), View(&h, 1, DType::f16)));
     OURO_RANK_CHECK(arith::widen(h) == arith::widen(arith::narrow<arith::Half>(60000.0F)), "{}",
                     arith::widen(h));
@@ -227,7 +228,7 @@ TEST(Mixing, TheMeanOfEqualsIsExact) {
   EXPECT_EQ(run_threads(10, body), "");
 }
 
-/// A weight of zero leaves a vector out, infinite or not.
+/// A weight of zero excludes a vector, even an infinite one.
 TEST(Mixing, ZeroIsNotMultiplied) {
   const auto body = [](Context& c) -> std::string {
     std::vector<float> x(3, c.rank() == 0 ? std::numeric_limits<float>::infinity() : 4), y(3);
@@ -242,7 +243,7 @@ TEST(Mixing, ZeroIsNotMultiplied) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-/// On a stream the row may go before the operation runs; in a batch it is deferred.
+/// On a stream the row may be destroyed before the operation runs; in a batch it is deferred.
 TEST(Mixing, StreamsAndBatches) {
   const auto body = [](Context& c) -> std::string {
     auto stream = Stream::create();
@@ -280,7 +281,8 @@ TEST(Mixing, StreamsAndBatches) {
   EXPECT_EQ(run_threads(5, body), "");
 }
 
-/// Directed, columns sum to 1, rows do not: values over weights come to the mean all the same.
+/// Directed, with columns that sum to 1 and rows that do not: values divided by weights nevertheless converge
+/// to the mean.
 TEST(Mixing, PushSum) {
   constexpr int n = 5;
   const std::vector<std::vector<int>> gives = {{1, 2, 3, 4}, {2}, {0, 3}, {4}, {0}};

@@ -1,5 +1,5 @@
 // Properties of every built-in topology for n = 1..64: stochastic rows and columns, degrees, transposed
-// neighbours, exact products, contraction, lengths, weights that are the fractions they stand for.
+// neighbours, exact products, contraction, lengths, weights that are the nearest doubles of their fractions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ bool smooth(int n, int most) {
   return n == 1;
 }
 
-/// What a name promises at n; nullopt: it must refuse.
+/// The guarantees of a name at n; nullopt: it must refuse.
 struct Promise {
   bool exact = false;
   int degree = 0;  // messages in, and out, in a round
@@ -69,8 +69,8 @@ std::vector<double> product(const Topology& t) {
   return p;
 }
 
-/// A fraction whose nearest double is w (or within an ulp or two of it), with a denominator of at most 8192
-/// (the largest that a rule has for n <= 64 is a product of n's parts); 0 if there is none.
+/// The denominator, at most 8192, of a fraction whose nearest double is w (or within an ulp or two of it);
+/// the largest that a rule has for n <= 64 is a product of n's parts. 0 if there is none.
 int denominator_of(double w) {
   for (int q = 1; q <= 8192; ++q)
     if (std::abs(w * q - std::round(w * q)) <= 1e-15 * q) return q;
@@ -180,7 +180,7 @@ TEST(Property, OddRingHasThreeRounds) {
   EXPECT_EQ(ring->groups(), groups);
 }
 
-/// Exact after ceil(log2 n) rounds, whatever y held before; means of x and y stay equal.
+/// Exact after ceil(log2 n) rounds, whatever y was before; the means of x and y stay equal.
 TEST(Property, CecaKeepsTheMeanAndEndsInIt) {
   for (int n = 1; n <= kMost; ++n) {
     SCOPED_TRACE(n);
@@ -227,7 +227,7 @@ TEST(Property, LatticesOfGivenRows) {
   const Result<Topology> torus = Topology::make("torus", 12);  // 3 rows of 4
   ASSERT_TRUE(torus.ok());
   EXPECT_EQ(torus->row(0, 0).out, (std::vector<int>{1, 3, 4, 8}));
-  EXPECT_EQ(Topology::make("torus", 4)->row(0, 0).out, (std::vector<int>{1, 2}));  // duplicates removed
+  EXPECT_EQ(Topology::make("torus", 4)->row(0, 0).out, (std::vector<int>{1, 2}));  // without duplicates
 }
 
 TEST(Property, MeansAreAssignedAndZerosDoNotTravel) {

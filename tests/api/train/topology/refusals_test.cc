@@ -1,5 +1,4 @@
-// What topologies refuse, word for word: the text says which round and which rank. And names of the user's
-// own.
+// What topologies refuse, with the exact text: it names the round and the rank. Also user-defined topologies.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-# Exit codes and words of ouro-topo. Run by ctest.
+# Exit codes and messages of ouro-topo. Run by ctest.
 include(${CMAKE_CURRENT_LIST_DIR}/../../../expect.cmake)
 
 expect(2 "subcommand")
@@ -33,7 +33,8 @@ if(NOT count EQUAL 24 OR NOT svg MATCHES "</svg>\n$")  # 12 ranks of 4 neighbour
   message(FATAL_ERROR "ouro-topo --svg: ${count} lines; expected 24:\n${svg}")
 endif()
 
-# Few lines are strong. Many are so weak that all together leave the disc light: at most 0.4 of it is ink.
+# A few lines are drawn strongly. Many lines are so faint that together they cover at most 0.4 of the
+# disc's area.
 foreach(case "ring;8;0\\.800" "complete;64;0\\.0[3-7]" "complete;256;0\\.01")
   list(GET case 0 name)
   list(GET case 1 ranks)

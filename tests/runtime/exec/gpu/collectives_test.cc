@@ -1,6 +1,6 @@
-// Every collective on device memory: each way, ranks as threads and as processes, out of place and in place,
-// memory of ouro and of the driver, several sizes, uneven forms. On fake devices, or on the arrival record
-// that is there.
+// Every collective on device memory: on each path, with ranks as threads and as processes, out of place and
+// in place, memory of ouro and of the driver, several sizes, uneven forms. On fake devices, or on the device
+// that is present.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -13,7 +13,7 @@
 namespace ouro::test {
 namespace {
 
-constexpr std::size_t kGuard = 64;  // bytes watched before and after a buffer
+constexpr std::size_t kGuard = 64;  // bytes that are checked before and after a buffer
 constexpr std::byte kCanary{0xA5}, kUnwritten{0xCD};
 
 struct Param {
@@ -37,8 +37,8 @@ float get(const std::vector<std::byte>& arena, std::size_t at, std::size_t i) {
   return v;
 }
 
-/// One call, and everything about it that this rank can see. Both buffers lie in one room, out of place one
-/// behind the other, guards around them.
+/// One call with all checks that this rank can make. Both buffers are in one arena, one behind the other if
+/// out of place, with guards around them.
 std::string check_call(Context& c, const Exchange& x, const Param& p, bool in_place, DeviceArena& arena) {
   Group& g = c.world();
   const int r = g.rank();
@@ -95,8 +95,8 @@ TEST_P(GpuCollectives, Exact) {
     const auto body = [&](Context& c) -> std::string {
       constexpr std::size_t kLarge = 20'003;
       const std::set<std::size_t> counts{0, 1, static_cast<std::size_t>(n), 1000, kLarge};
-      // Made once: the driver may wait for all work of a process when memory is freed, and ranks that are
-      // threads are then waiting for each other.
+      // Allocated once: the driver may wait for all work of a process when memory is freed, while ranks that
+      // are threads wait for each other.
       const std::size_t most = 8 * static_cast<std::size_t>(n) * (kLarge + 40) + 8 * kGuard;
       DeviceArena arenas[2];
       OURO_RANK_OK(arenas[0].make(c, most, From::ouro));
@@ -109,14 +109,14 @@ TEST_P(GpuCollectives, Exact) {
           for (From from : {From::ouro, From::driver})
             for (bool in_place : {false, true}) {
               if (in_place && p.form.uneven && p.form.collective == Collective::all_to_all)
-                continue;  // not legal
+                continue;  // not a legal combination
               const std::string said = check_call(c, x, p, in_place, arenas[from == From::driver]);
               if (!said.empty())
                 return fmt::format("count {} root {} {} in_place {}: {}", count, root, name(from), in_place,
                                    said);
             }
         }
-      // What is named is a flow over links.
+      // The named algorithm is a flow over links.
       return only_ran(c.world(), p.path != "auto" ? p.path : n == 1 ? "alone" : "stream");
     };
     ASSERT_EQ(run(p.mode, n, body), "") << n << " ranks";
@@ -134,7 +134,7 @@ std::vector<Param> all_params() {
         c == Collective::reduce_scatter || c == Collective::all_gather || c == Collective::all_to_all;
     for (const char* path : {"leader", "resident", "stream", "staged"}) {
       add({c}, path);
-      if (has_uneven && path != std::string("resident")) add({c, true}, path);  // Refused, below
+      if (has_uneven && path != std::string("resident")) add({c, true}, path);  // refused; tested below
     }
   }
   for (const auto& form :
@@ -150,9 +150,9 @@ std::vector<Param> all_params() {
 INSTANTIATE_TEST_SUITE_P(All, GpuCollectives, testing::ValuesIn(all_params()),
                          [](const auto& info) { return label(info.param); });
 
-/// Large ones on the resident path: over slots while somebody has not mapped the buffers of all, by pointer
-/// from then on. A call lists them, the next maps what has been listed, and names what all have mapped
-/// before. Other processes map no memory of the driver's.
+/// Large operations on the resident path: they go through slots until every rank has mapped the buffers of
+/// all, and by pointer from then on. One call announces its buffers, the next maps what was announced, and
+/// names what all had mapped before. Other processes cannot map memory of the driver.
 class GpuPointers : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, GpuPointers, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return std::string(name(info.param)); });
@@ -186,7 +186,7 @@ TEST_P(GpuPointers, NamedOnceAllHaveMappedThem) {
             const bool mapped = mode == Mode::threads || &arena == &arenas[0];
             const bool overwrites = in_place && of == Collective::all_to_all;
             const bool named = g.impl()->gpu_named() > before;
-            if (++calls == 2) continue;  // the others' first call may have mapped it or not
+            if (++calls == 2) continue;  // the first call of the others may or may not have mapped it
             OURO_RANK_CHECK(named == (mapped && calls > 2 && !overwrites), "{}, call {}", label(p), calls);
           }
       }
@@ -196,8 +196,8 @@ TEST_P(GpuPointers, NamedOnceAllHaveMappedThem) {
   }
 }
 
-/// Types and reductions take the same code on all ways; each once, against the host's own result, bit for
-/// bit.
+/// Types and reductions use the same code on all paths; each is compared once with the host's own result, bit
+/// for bit.
 class GpuReductions : public testing::TestWithParam<const char*> {};
 
 TEST_P(GpuReductions, SameBitsAsOnTheHost) {
@@ -237,7 +237,8 @@ TEST_P(GpuReductions, SameBitsAsOnTheHost) {
 INSTANTIATE_TEST_SUITE_P(All, GpuReductions, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
-/// A forced path that cannot serve a call is an error of that call, on all ranks alike, and of it alone.
+/// A forced path that cannot serve a call makes that call fail, on all ranks alike; later calls are
+/// not affected.
 TEST(GpuForcedPath, ThatCannotServeACallSaysWhyAndWhatCan) {
   OURO_NEEDS_GPU();
   const ForcedPath path("resident");
@@ -269,8 +270,8 @@ TEST(GpuForcedPath, ThatCannotServeACallSaysWhyAndWhatCan) {
             "");
 }
 
-/// Copies of many slots, which go round several times; which sizes take that path, on GPUs of their own; and
-/// what a graph has captured of it.
+/// Copies of many slots, which are reused several times; the sizes from which this path is taken, with one
+/// GPU for each rank; and a graph that has captured such an operation.
 TEST(GpuCopies, FromTheirSizeOn) {
   OURO_NEEDS_FAKES();
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
@@ -285,7 +286,7 @@ TEST(GpuCopies, FromTheirSizeOn) {
     }
   } settings;
   const auto ran = [](Group& g, rt::GpuPath p) { return g.impl()->gpu_ran(p); };
-  // "" if part r of n floats is first + r.
+  // "" if part r, of n floats, is first + r.
   const auto parts_of = [](Floats& all, std::size_t n, int first) -> std::string {
     auto bytes = all.arena.read();
     OURO_RANK_OK(bytes);
@@ -301,7 +302,7 @@ TEST(GpuCopies, FromTheirSizeOn) {
                 3,
                 [&](Context& c) -> std::string {
                   Group& g = c.world();
-                  constexpr std::size_t kEnough = 20'000;  // floats a rank: 240,000 bytes in all
+                  constexpr std::size_t kEnough = 20'000;  // floats of a rank: 240,000 bytes in all
                   Floats all;
                   OURO_RANK_OK(all.make(c, 3 * kEnough));
                   for (int round = 0; round < 3; ++round)
@@ -337,7 +338,7 @@ TEST(GpuCopies, FromTheirSizeOn) {
                         static_cast<float*>(out.data) + kEnough * static_cast<std::size_t>(g.rank()), kEnough,
                         DType::f32, c.device());
                     OURO_RANK_OK(all_gather(g, in, out, *s));
-                    // Meanwhile, one that is in no graph, and one in another.
+                    // Between them, one operation that is in no graph, and one in another graph.
                     OURO_RANK_OK(all.fill(static_cast<float>(50 + g.rank())));
                     OURO_RANK_OK(all_gather(g, in, out));
                     if (const auto said = parts_of(all, kEnough, 50); !said.empty()) return said;
@@ -364,7 +365,8 @@ TEST(GpuCopies, FromTheirSizeOn) {
             "");
 }
 
-/// So is one that cannot carry out the algorithm which the call names; a path that can is taken otherwise.
+/// A path that cannot carry out the algorithm named by the call is an error too; if the path is not forced,
+/// one that can is taken.
 TEST(GpuForcedPath, ThatHasNoSuchAlgorithmSaysSo) {
   OURO_NEEDS_GPU();
   for (const char* forced : {"leader", "stream", "auto"}) {
@@ -375,8 +377,8 @@ TEST(GpuForcedPath, ThatHasNoSuchAlgorithmSaysSo) {
                             DeviceArena a;
                             OURO_RANK_OK(a.make(c, 4000, From::ouro));
                             const View v(a.data(), 1000, DType::f32, c.device());
-                            const Status said =
-                                all_reduce(g, v, v, ReduceOp::sum, {.algorithm = "direct"});  // over staging
+                            const Status said = all_reduce(g, v, v, ReduceOp::sum,
+                                                           {.algorithm = "direct"});  // over staging buffers
                             if (forced == std::string("auto")) {
                               OURO_RANK_OK(said);
                               return only_ran(g, "staged");

@@ -1,4 +1,4 @@
-// See device_arena.h.
+// Device memory for tests. See device_arena.h.
 #include "tests/runtime/exec/gpu/device_arena.h"
 
 #include <sys/wait.h>
@@ -8,7 +8,7 @@
 #include "runtime/group/group.h"
 
 #if OURO_TEST_TSAN
-/// Fake devices live as long as the process, and so do their threads.
+/// Fake devices, and their threads, live as long as the process.
 extern "C" const char* __tsan_default_options() { return "report_thread_leaks=0"; }
 #endif
 
@@ -16,7 +16,7 @@ namespace ouro::test {
 
 namespace {
 
-/// A process that has used CUDA cannot fork ranks.
+/// Asks in a child, because a process that has used CUDA cannot fork ranks.
 int asked_in_a_child(int (*question)()) {
   const pid_t child = fork();
   if (child == 0) _exit(question());

@@ -1,5 +1,5 @@
-// Device memory for tests: rooms on a rank's GPU that are filled from and read back to the host. Used by
-// tests/gpu.
+// Device memory for tests: arenas on a rank's GPU that are filled from and read back to the host. Used
+// by tests/runtime/exec/gpu.
 #pragma once
 #include <cstdlib>
 #include <cstring>
@@ -12,11 +12,11 @@
 
 namespace ouro::test {
 
-/// Where a buffer comes from: ouro's allocator, or the driver's, as a user's own memory does.
+/// The source of a buffer: ouro's allocator, or the driver's, as for a user's own memory.
 enum class From { ouro, driver };
 inline const char* name(From f) { return f == From::ouro ? "ouro" : "driver"; }
 
-/// Bytes on the GPU of a rank. Copies to and from it wait for a stream of its own.
+/// Memory on the GPU of a rank. Copies to and from it wait for a stream of its own.
 class DeviceArena {
  public:
   DeviceArena() = default;
@@ -66,7 +66,7 @@ class DeviceArena {
   gpu::Stream stream_;
 };
 
-/// Floats on a device, written and read in the order of a stream.
+/// Floats on a device, written and read in stream order.
 struct Floats {
   DeviceArena arena;
   std::size_t count = 0;
@@ -81,7 +81,7 @@ struct Floats {
     for (std::size_t i = 0; i < count; ++i) std::memcpy(&bytes[4 * i], &v, 4);
     return arena.write(bytes);
   }
-  /// "" if all are v.
+  /// "" if all elements are v.
   std::string expect(float v) {
     auto bytes = arena.read();
     if (!bytes.ok()) return bytes.status().message();
@@ -99,25 +99,27 @@ struct Floats {
       return fmt::format("{}:{}: {}", __FILE__, __LINE__, said);  \
   } while (0)
 
-/// Of tests that install fake devices of their own.
+/// First statement of a test that installs fake devices of its own.
 #define OURO_NEEDS_FAKES() \
   if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they do)"
 
 /// First statement of a test that needs a device, real or fake.
 #define OURO_NEEDS_GPU() \
   if (!::ouro::test::has_gpu()) GTEST_SKIP() << "SKIP (no CUDA device)"
-/// Whether there is one. Asked in a process of its own, since a process that has used CUDA cannot fork ranks.
+/// Whether there is a device. Asked in a child process, because a process that has used CUDA cannot
+/// fork ranks.
 bool has_gpu();
-/// How many there are, asked in the same manner.
+/// The number of devices, asked in the same way.
 int gpus();
-/// Among processes each resident kernel needs a GPU of its own. Emulated ones are given (ForcedPath).
+/// Between processes, each resident kernel needs a GPU of its own. Emulated ones are provided by ForcedPath.
 #define OURO_NEEDS_GPU_EACH(path, mode, ranks)                                           \
   if (std::string_view(path) == "resident" && (mode) == ::ouro::test::Mode::processes && \
       !std::getenv("OURO_FAKE_GPUS") && ::ouro::test::gpus() < (ranks))                  \
   GTEST_SKIP() << "SKIP (resident kernels of processes need a GPU each)"
 
-/// Forces the path that operations take (OURO_GPU_PATH) until it goes. Kernels that spin need a device for
-/// each process: emulated ones are given when no process has used any yet. Tests ask only_ran() afterwards.
+/// Forces the path of operations (OURO_GPU_PATH) while an object lives. Kernels that spin need one device
+/// for each process: emulated ones are provided if no process has used any yet. Tests check with
+/// only_ran() afterwards.
 class ForcedPath {
  public:
   explicit ForcedPath(const std::string& path, Mode mode = Mode::threads) {
@@ -128,11 +130,11 @@ class ForcedPath {
   ~ForcedPath() { unsetenv("OURO_GPU_PATH"); }
 };
 
-/// Of tests of `nvls`: how many ranks can have a GPU with multicast objects each. Eight where devices are
-/// emulated (FakeForEach).
+/// For tests of `nvls`: the number of ranks that can each have a GPU with multicast objects. Eight if devices
+/// are emulated (FakeForEach).
 int multicast_gpus();
 
-/// Emulated devices, one for each of eight ranks, for as long as it lives.
+/// Provides emulated devices, one for each of eight ranks, while an object lives.
 class FakeForEach {
  public:
   explicit FakeForEach(gpu::FakeOptions options = {}) : fakes_(at_least(std::move(options))) {
@@ -149,8 +151,8 @@ class FakeForEach {
   gpu::FakeGpu fakes_;
 };
 
-/// "" if this rank has enqueued operations of the group on `path`, and on no other; else what it has done. A
-/// group of one rank is alone on every path but the staged one.
+/// "" if this rank has enqueued operations of the group on `path`, and on no other; else the paths that were
+/// used. A group of one rank counts as "alone" on every path except the staged one.
 std::string only_ran(Group&, std::string_view path);
 
 }  // namespace ouro::test

@@ -1,5 +1,5 @@
-// What happens on devices when ranks die, disagree, come late, or a device is lost: every stream goes on,
-// every error has a name.
+// Failures on devices: ranks die, disagree or are late, or a device is lost. Every stream must continue, and
+// every error must be specific.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(All, TimedGpuFailure,
 
 constexpr std::size_t kCount = 50'000;
 
-/// A stream, and room for an all-reduce in place on it.
+/// A stream, and memory for an in-place all-reduce on it.
 struct Bench {
   DeviceArena arena;
   Stream stream;
@@ -39,7 +39,7 @@ struct Bench {
     return arena.make(c, 4 * kCount, From::ouro);
   }
   View view(std::size_t count = kCount) const { return View(arena.data(), count, DType::f32, device); }
-  /// On the path of copies an all-gather: each rank needs all others there, too.
+  /// On the path of copies an all-gather, in which each rank also needs all others.
   Result<Work> reduce(Group& g, std::size_t count = kCount) {
     const char* const path = std::getenv("OURO_GPU_PATH");
     if (path != nullptr && path == std::string_view("copies")) {
@@ -52,7 +52,7 @@ struct Bench {
   }
 };
 
-/// The device serves others: a kernel of a new group ends.
+/// The device is still usable: a kernel of a new group finishes.
 void expect_free(Context& c) {
   auto s = Stream::create(c.device());
   ASSERT_TRUE(s.ok());
@@ -66,7 +66,7 @@ void expect_free(Context& c) {
   EXPECT_TRUE(w->wait(10s).ok()) << w->wait(10s).message();
 }
 
-/// Whether the device comes to the end of a stream, whatever failed there.
+/// Whether the device reaches the end of a stream, whatever failed there.
 bool drains(const Stream& s) {
   Event mark;
   mark.record(s);
@@ -90,17 +90,17 @@ TEST_P(TimedGpuFailure, KilledInMidCollective) {
     Status s;
     std::vector<Work> works;
     while (s.ok()) {
-      auto w = b.reduce(joined->world());  // many in flight
+      auto w = b.reduce(joined->world());  // several are in flight
       s = w.ok() ? (works.size() % 8 == 7 ? w->wait() : Status()) : w.status();
       if (w.ok()) works.push_back(*w);
     }
     board.heard_ns[rank] = now_ns();
     EXPECT_THAT(s, Fails(Reason::peer_dead, 2));
     EXPECT_EQ(s.failure()->pid, board.pid[2]) << s.message();
-    EXPECT_THAT(b.reduce(joined->world()).status(), Fails(Reason::peer_dead, 2));  // it sticks
+    EXPECT_THAT(b.reduce(joined->world()).status(), Fails(Reason::peer_dead, 2));  // the error is sticky
     EXPECT_TRUE(drains(b.stream)) << "a stream waits on";
     expect_free(*joined);
-    // The survivors go on.
+    // The survivors continue.
     auto rest = joined->world().shrink();
     ASSERT_TRUE(rest.ok()) << rest.status().message();
     EXPECT_EQ(rest->size(), 3);
@@ -156,7 +156,7 @@ TEST_P(GpuFailure, WhoDoesNotComeIsNamed) {
     EXPECT_TRUE(has(s.message(), "ranks {1} have not entered")) << s.message();
     EXPECT_EQ(only_ran(c.world(), GetParam()), "");
     EXPECT_TRUE(drains(b.stream)) << "a stream waits on";
-    EXPECT_THAT(b.stream.synchronize(), Fails(Reason::deadline));  // and keeps what failed there
+    EXPECT_THAT(b.stream.synchronize(), Fails(Reason::deadline));  // the stream keeps the error
     EXPECT_TRUE(b.stream.synchronize().ok());
   });
 }
@@ -177,7 +177,7 @@ TEST_P(GpuFailure, AbortAndDestructionEndWhatIsInFlight) {
       ASSERT_TRUE(b.make(c).ok());
       ASSERT_TRUE(b.reduce(*g)->wait().ok());
       ASSERT_TRUE(barrier(c.world()).ok());
-      if (rank == 1) {  // never comes
+      if (rank == 1) {  // it never enters the operation
         std::this_thread::sleep_for(50ms);
         if (abort) g->abort("enough");
         ASSERT_TRUE(barrier(c.world()).ok());
@@ -193,7 +193,7 @@ TEST_P(GpuFailure, AbortAndDestructionEndWhatIsInFlight) {
     });
 }
 
-/// What only a fake can be told to do.
+/// Faults that only a fake device can be made to have.
 class FakeFaults : public testing::Test {
  protected:
   void SetUp() override {
@@ -228,8 +228,8 @@ TEST_P(FakeLoss, NamesTheDevice) {
   });
 }
 
-/// The group fails after the operation has begun and before its end is marked in the stream: what the call
-/// returned ends when the device has ended, not before, and with the group's error.
+/// The group fails after the operation has started and before its end is marked in the stream: the returned
+/// work must end when the device has finished, not before, and with the group's error.
 TEST_F(FakeFaults, AnOperationEndsWithItsStreamThoughItsGroupFailsMeanwhile) {
   Watchdog watchdog;
   auto contexts = thread_contexts(1);
@@ -243,9 +243,11 @@ TEST_F(FakeFaults, AnOperationEndsWithItsStreamThoughItsGroupFailsMeanwhile) {
   ASSERT_TRUE(result.make(c, 4 * kCount, From::ouro).ok());
   const View out(result.data(), kCount, DType::f32, c.device());
   ASSERT_TRUE(b.arena.write(std::vector<std::byte>(4 * kCount, std::byte{1})).ok());
-  ASSERT_TRUE(all_reduce(*g, b.view(), out, ReduceOp::sum, b.stream)->wait().ok());  // makes what it needs
+  // Creates what is needed on first use.
+  ASSERT_TRUE(all_reduce(*g, b.view(), out, ReduceOp::sum, b.stream)->wait().ok());
   ASSERT_TRUE(b.arena.write(std::vector<std::byte>(4 * kCount, std::byte{2})).ok());
-  // An event has to be made for the mark, which takes its time; so does the kernel.
+  // The pool of events is emptied, so that the mark needs a new event, which takes time; the kernel takes
+  // time too.
   std::vector<std::shared_ptr<rt::PooledEvent>> taken;
   for (const int made = fake_->live().events; fake_->live().events == made;)
     taken.push_back(*rt::PooledEvent::take(c.device().index));
@@ -267,8 +269,8 @@ TEST_F(FakeFaults, AnOperationEndsWithItsStreamThoughItsGroupFailsMeanwhile) {
   EXPECT_EQ(*at_its_end, *afterwards) << "the device went on after the operation had ended";
 }
 
-/// What is in a stream when its device is lost is dropped, with the part of it that the host was to do: the
-/// operation ends, and so does its group.
+/// When a device is lost, everything in its streams is dropped, including the part that the host was to do:
+/// the operation ends, and so does its group.
 TEST_P(FakeLoss, EndsWhatIsInItsStreams) {
   const ForcedPath path(GetParam());
   Watchdog watchdog;
@@ -289,7 +291,7 @@ TEST_P(FakeLoss, EndsWhatIsInItsStreams) {
     std::vector<Work> works;
     for (int k = 0; k < 3; ++k)
       if (auto w = b.reduce(*g); w.ok()) works.push_back(*w);
-    std::vector<float> here(10);  // of the host, in the order of the device's stream
+    std::vector<float> here(10);  // memory of the host, ordered by the device's stream
     if (auto w = all_reduce(*g, std::span(here), std::span(here), ReduceOp::sum, b.stream); w.ok())
       works.push_back(*w);
     EXPECT_EQ(works.size(), 4U);
@@ -353,7 +355,7 @@ TEST_F(FakeFaults, NoMemory) {
               Fails(Reason::resource));
 }
 
-/// Nothing that a group or a context made stays behind.
+/// Nothing that a group or a context allocated remains.
 TEST_F(FakeFaults, NothingLeaks) {
   Watchdog watchdog;
   for (const char* name : {"leader", "resident", "stream", "staged"}) {
@@ -373,9 +375,9 @@ TEST_F(FakeFaults, NothingLeaks) {
           ASSERT_TRUE(c.close().ok());
         });
       }
-      // The thread that waits for the last mark of a stream may be the last to let go of it.
+      // The thread that waits for the last mark of a stream may be the last to release the stream.
       if (live == &later) (void)eventually([&] { return fake_->live().streams <= first.streams; });
-      // So may be the thread that ends an operation, without which nothing is given back.
+      // The thread that ends an operation may be late too, and resources are released only after it.
       (void)eventually([&] {
         transport::release_if_quiet();
         return fake_->live().registrations == 0;
@@ -386,7 +388,7 @@ TEST_F(FakeFaults, NothingLeaks) {
     EXPECT_LE(later.streams, first.streams) << name;
     EXPECT_EQ(first.imports, later.imports) << name;
     EXPECT_EQ(first.registrations, 0) << name;
-    EXPECT_LE(later.events, first.events + 4) << name;  // a pool
+    EXPECT_LE(later.events, first.events + 4) << name;  // events are pooled
   }
 }
 

@@ -1,5 +1,5 @@
-// Operations on a fake that does always what CUDA does at times: loading and allocating that wait for all
-// work, a context on each device that is asked about.
+// Operations on a fake that always does what CUDA does at times: loading and allocating wait for all work,
+// and every device that is queried gets a context.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,10 +16,11 @@
 namespace ouro::test {
 namespace {
 
-constexpr auto kPatience = 1000ms;  // of what waits in vain; what is right waits for nothing
+// Limit for calls that would wait for ever; correct calls do not wait at all.
+constexpr auto kPatience = 1000ms;
 constexpr std::size_t kCount = 3000;
 
-/// A fake for the life of a test. It is never destroyed: pools of the process keep events of it.
+/// A fake for one test. It is never destroyed, because pools of the process keep its events.
 class Harsh : public testing::Test {
  protected:
   void SetUp() override { OURO_NEEDS_FAKES(); }
@@ -34,7 +35,7 @@ class HarshPaths : public Harsh, public testing::WithParamInterface<const char*>
 INSTANTIATE_TEST_SUITE_P(All, HarshPaths, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
-/// A rank's room and stream.
+/// The memory and the stream of a rank.
 struct Seat {
   Floats data;
   Stream stream;
@@ -47,11 +48,11 @@ struct Seat {
   }
 };
 
-/// An all-reduce that one rank enqueues in full before the next, by one thread: whatever a later rank does
-/// that waits for the device waits for ever.
+/// One thread enqueues an all-reduce of one rank completely before that of the next: if a later rank waits
+/// for the device, it waits for ever.
 void expect_in_turn(const std::string& path, std::size_t ranks = 3) {
   const ForcedPath forced(path);
-  const bool copies = path == "copies";  // nothing is reduced there
+  const bool copies = path == "copies";  // this path reduces nothing
   Watchdog watchdog;
   InitOptions o;
   o.deadline = 5s;
@@ -82,7 +83,7 @@ TEST_P(HarshPaths, NoKernelIsLoadedWhileOthersWait) {
   EXPECT_EQ(fake.stalls(), 0);
 }
 
-/// The staged path pins a buffer of each rank's (docs/limits.md).
+/// Without the staged path, which pins a buffer of each rank (docs/limits.md).
 class HarshEnqueued : public HarshPaths {};
 INSTANTIATE_TEST_SUITE_P(All, HarshEnqueued, testing::Values("leader", "resident", "stream"),
                          [](const auto& info) { return info.param; });
@@ -101,7 +102,7 @@ TEST_F(Harsh, CopiesMakeNoMemoryWhileOthersWait) {
   EXPECT_EQ(fake.stalls(), 0);
 }
 
-/// An operation of one group waits for a rank, which ends another group first.
+/// An operation of one group waits for a rank that first closes another group.
 TEST_P(HarshPaths, EndingAGroupWaitsForNoOther) {
   const ForcedPath forced(GetParam());
   auto& fake = install({.multiprocessors = 16, .harsh = {.unmapping_waits = true, .patience = kPatience}});
@@ -134,21 +135,23 @@ TEST_P(HarshPaths, EndingAGroupWaitsForNoOther) {
     for (Seat& s : seats) EXPECT_TRUE(s.stream.synchronize().ok());
     EXPECT_EQ(seats[0].data.expect(8), "");
   }
-  EXPECT_TRUE(eventually([&] {  // the thread that ends an operation may be behind
+  EXPECT_TRUE(eventually([&] {  // the thread that ends an operation may be late
     transport::release_if_quiet();
     return fake.live().registrations == 0;
   }));
   EXPECT_EQ(fake.stalls(), 0);
 }
 
-/// What is in a stream has a mark there: what the mark needs is made before.
+/// Everything in a stream needs a mark there, and the resources of the mark must be created before anything
+/// is enqueued.
 TEST_F(Harsh, NothingIsEnqueuedThatCannotBeMarked) {
   auto& fake = install({.multiprocessors = 16});
   Watchdog watchdog;
   auto contexts = thread_contexts(1);
   Seat seat;
   seat.make(contexts[0]);
-  std::vector<std::shared_ptr<rt::PooledEvent>> taken;  // so that the next has to be made
+  // Empties the pool, so that the next event must be created.
+  std::vector<std::shared_ptr<rt::PooledEvent>> taken;
   for (const int made = fake.live().events; fake.live().events == made;)
     taken.push_back(*rt::PooledEvent::take(0));
   DeviceArena out;
@@ -162,7 +165,8 @@ TEST_F(Harsh, NothingIsEnqueuedThatCannotBeMarked) {
   EXPECT_EQ(*out.read(), std::vector<std::byte>(4 * kCount, std::byte{7})) << "the device worked on";
 }
 
-/// Ranks that are threads, on one stream: the first would wait there for the second, behind itself.
+/// Ranks that are threads, on one stream: the first would wait in the stream for the second, which is
+/// behind it.
 TEST_P(HarshEnqueued, TwoRanksOnOneStreamAreRefused) {
   const ForcedPath forced(GetParam());
   install({.multiprocessors = 16});
@@ -196,8 +200,8 @@ TEST_P(HarshEnqueued, TwoRanksOnOneStreamAreRefused) {
   }
 }
 
-/// One handle, a stream for each thread: they keep the order of a group like any others, and none is used on
-/// another thread.
+/// One handle stands for a different stream on each thread: these keep the order of a group like other
+/// streams, and none may be used on another thread.
 TEST_F(Harsh, DefaultStreamsOfThreadsAreSeveral) {
   auto& fake = install({.multiprocessors = 16});
   Watchdog watchdog;
@@ -226,8 +230,8 @@ TEST_F(Harsh, DefaultStreamsOfThreadsAreSeveral) {
   }).join();
 }
 
-/// As Megatron's users have it: all streams share one queue, where whatever waits for another rank holds up
-/// that rank. Collectives, messages and functions then run in their calls.
+/// A setting that users of Megatron need: all streams share one queue, in which a wait for another rank would
+/// hold up that rank. Collectives, messages and functions then run inside their calls.
 TEST_F(Harsh, RanksThatAreThreadsShareOneHardwareQueue) {
   install({.multiprocessors = 16, .harsh = {.connections = 1}});
   Watchdog watchdog;
@@ -261,7 +265,7 @@ TEST_F(Harsh, RanksThatAreThreadsShareOneHardwareQueue) {
   });
 }
 
-/// What the second operation has mapped for its kernel, no kernel has entered: the third maps it again.
+/// No kernel has recorded what the second operation mapped for its own kernel, so the third maps it again.
 TEST_F(Harsh, BuffersThatALaunchDidNotEnterAreNotNamed) {
   auto& fake = install({.devices = 2, .multiprocessors = 16});
   const ForcedPath path("resident");
@@ -292,7 +296,7 @@ TEST_F(Harsh, BuffersThatALaunchDidNotEnterAreNotNamed) {
   }
 }
 
-/// A rank that is far ahead fills its stream. If the driver held it up there, it would hold up the rank that
+/// A rank that is far ahead fills its stream. If the driver blocked it there, it would hold up the rank that
 /// it waits for.
 TEST_P(HarshEnqueued, ARankThatIsAheadHoldsUpNoOther) {
   const ForcedPath forced(GetParam());
@@ -309,7 +313,7 @@ TEST_P(HarshEnqueued, ARankThatIsAheadHoldsUpNoOther) {
     const View v = seat.data.view();
     if (rank == 1) {
       EXPECT_TRUE(eventually([&] { return ahead >= 10; }));
-      std::this_thread::sleep_for(30ms);  // for a rank that nothing holds up to come to the end of its stream
+      std::this_thread::sleep_for(30ms);  // time for an unblocked rank to fill its stream
     }
     Work last;
     for (int k = 0; k < 60; ++k) {
@@ -331,7 +335,8 @@ TEST_F(Harsh, FourHardwareQueuesARankSuffice) {
   expect_in_turn("leader", 2);
 }
 
-/// A driver that is too old is no driver: ranks join without a GPU, and one that asks for a GPU is told why.
+/// A driver that is too old counts as none: ranks join without a GPU, and a rank that requests a GPU is
+/// told why.
 TEST_F(Harsh, ADriverThatIsTooOldIsNamed) {
   const auto old = gpu::no_gpu("the driver is for CUDA 12.4, older than the 13.0 that ouro was built with");
   gpu::install(old.get());

@@ -1,5 +1,5 @@
-// Two hosts of two ranks each, which have a GPU each and share no memory, and what crosses the bus between
-// GPUs and hosts. On emulated devices. Used by the tests of the path `hierarchy`.
+// Two hosts of two ranks each, with one GPU per rank and no shared memory between hosts, and counters of what
+// crosses the bus between GPUs and hosts. On emulated devices. Used by the tests of the path `hierarchy`.
 #pragma once
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -32,7 +32,7 @@ class Crossed {
   }
   std::size_t down() { return read(down_); }
   std::size_t up() { return read(up_); }
-  std::size_t downs() { return read(downs_); }  ///< how many copies
+  std::size_t downs() { return read(downs_); }  ///< number of copies
   std::size_t ups() { return read(ups_); }
   void die_at_up(std::size_t which) {
     std::lock_guard lock(mutex_);
@@ -60,7 +60,7 @@ class Crossed {
   std::size_t down_ = 0, up_ = 0, downs_ = 0, ups_ = 0, dies_at_ = 0;
 };
 
-/// `hosts`: as TEST_HOSTS; with 'i' the ranks of a host do not follow each other.
+/// `hosts`: as in TEST_HOSTS; with 'i' the ranks of a host are not consecutive.
 class GpuHierarchy : public testing::TestWithParam<std::tuple<Mode, const char*>> {
  protected:
   void SetUp() override { begin(std::get<1>(GetParam()), std::get<0>(GetParam())); }
@@ -75,7 +75,7 @@ class GpuHierarchy : public testing::TestWithParam<std::tuple<Mode, const char*>
     }
     give({});
   }
-  /// Other devices, before a rank has any.
+  /// Installs other devices, before any rank has one.
   gpu::FakeGpu& give(gpu::FakeOptions options, int devices = kRanks) {
     options.devices = devices;
     options.copying = [](const void* to, const void* from, std::size_t bytes) {

@@ -1,6 +1,6 @@
-// Several hosts with several GPUs each: the GPUs of a host do its part, and shares alone go through the host.
-// Results, bytes that are copied to and from the host, and their order. On emulated devices, on hosts that
-// share no memory; turns and failures: hierarchy_turns_test.cc.
+// Several hosts with several GPUs each: the GPUs of a host do that host's part, and only shares go through
+// the host. Tests results, the bytes copied to and from the host, and their order. On emulated devices, on
+// hosts that share no memory; hierarchy_turns_test.cc tests turns and failures.
 #include <algorithm>
 #include <random>
 
@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuHierarchy,
                                std::string_view(std::get<1>(info.param)) == "2" ? "in_a_row" : "in_turn");
                          });
 
-/// One call on device memory, and what it has left of a room with guards around the buffers.
+/// One call on device memory; checks its whole arena, with guards around the buffers.
 std::string check_call(Context& c, const Exchange& x, bool in_place, DeviceArena& arena) {
   constexpr std::size_t kGuard = 64;
   constexpr std::byte kCanary{0xA5};
@@ -78,7 +78,7 @@ class GpuHierarchyOf4 : public GpuHierarchy {};
 INSTANTIATE_TEST_SUITE_P(All, GpuHierarchyOf4, testing::Values(std::tuple(Mode::processes, "2")),
                          [](const auto&) { return "processes"; });
 
-/// Sums that partial results hold exactly are rounded once: their bits are those of any order.
+/// Sums whose partial results are exact are rounded once, so their bits do not depend on the order.
 TEST_P(GpuHierarchyOf4, EveryTypeAndReductionHasTheBitsOfTheHost) {
   const ForcedPath path("hierarchy");
   const auto body = [](Context& c) -> std::string {
@@ -88,7 +88,8 @@ TEST_P(GpuHierarchyOf4, EveryTypeAndReductionHasTheBitsOfTheHost) {
     int served = 0;
     for (int t = 0; t < kDTypes; ++t) {
       const auto type = static_cast<DType>(t);
-      // Of 16 bits: any mantissa, and exponents that are alike. Else small integers, which f32 and f64 hold.
+      // 16-bit types: any mantissa, and similar exponents. Others: small integers, which f32 and f64
+      // represent exactly.
       std::vector<std::byte> in(kCount * size_of(type)), expected(in.size());
       for (std::size_t i = 0; i < kCount; ++i) {
         const auto x = static_cast<std::uint32_t>(random());
@@ -129,7 +130,7 @@ TEST_P(GpuHierarchyOf4, EveryTypeAndReductionHasTheBitsOfTheHost) {
         }
         OURO_RANK_OK(said);
         ++served;
-        // Products of four mantissas are longer than what f32 holds.
+        // Products of four mantissas are longer than f32 can hold.
         if (kind == OpKind::prod && (type == DType::f16 || type == DType::bf16)) continue;
         auto out = arena.read(in.size());
         OURO_RANK_OK(out);
@@ -142,7 +143,7 @@ TEST_P(GpuHierarchyOf4, EveryTypeAndReductionHasTheBitsOfTheHost) {
   ASSERT_EQ(run_processes(kRanks, body), "");
 }
 
-/// Of S bytes each rank moves its share over its bus, not all of them, and in pieces.
+/// Of S bytes, each rank moves only its share over its bus, and in pieces.
 TEST_P(GpuHierarchyOf4, ASharePerRankCrossesTheBus) {
   const auto body = [](Context& c) -> std::string {
     Group& g = c.world();
@@ -191,7 +192,7 @@ TEST_P(GpuHierarchyOf4, ASharePerRankCrossesTheBus) {
   ASSERT_EQ(run_processes(kRanks, body), "");
 }
 
-/// While a host is not there, the other has brought down as many shares as there are slots; several calls
+/// While one host is absent, the other has copied down as many shares as there are slots. Several calls
 /// follow each other, on several streams.
 TEST_P(GpuHierarchyOf4, PiecesOverlapAndCallsFollowEachOther) {
   const auto body = [](Context& c) -> std::string {

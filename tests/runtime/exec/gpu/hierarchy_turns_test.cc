@@ -1,5 +1,5 @@
-// Several hosts with several GPUs each: where operations on the path `hierarchy` stand among those of their
-// group, what they take before and while they wait, and what comes of errors. On emulated devices, on hosts
+// Several hosts with several GPUs each: the turns of operations on the path `hierarchy` within their group,
+// what they allocate before and while they wait, and the results of errors. On emulated devices, on hosts
 // that share no memory.
 #include <unistd.h>
 
@@ -16,11 +16,11 @@ namespace {
 using rt::StagedCut;
 using namespace std::chrono_literals;
 
-constexpr std::size_t kCount = 100'000;  // floats, enough for the path
+constexpr std::size_t kCount = 100'000;  // floats; enough for this path
 
 class GpuHierarchyTurns : public GpuHierarchy {
  protected:
-  /// What each rank has to say; a wait for nothing ends in seconds.
+  /// What each rank reports; a wait that cannot succeed ends within seconds.
   static std::string run(const Body& body) {
     InitOptions o = quick_options();
     o.deadline = 8s;
@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuHierarchyTurns,
                          testing::Values(std::tuple(Mode::threads, "2"), std::tuple(Mode::processes, "2")),
                          [](const auto& info) { return std::string(name(std::get<0>(info.param))); });
 
-/// A rank's room and stream.
+/// The memory and the stream of a rank.
 struct Seat {
   Floats data;
   Stream stream;
@@ -44,7 +44,7 @@ struct Seat {
   Result<Work> reduce(Group& g) { return all_reduce(g, data.view(), data.view(), ReduceOp::max, stream); }
 };
 
-/// Calls return while a host is late: small operations are many before the next has to wait.
+/// Calls return while a host is late: many small operations fit before a call has to wait.
 TEST_P(GpuHierarchyTurns, CallsDoNotWaitForAHostThatIsLate) {
   const auto body = [](Context& c) -> std::string {
     Group& g = c.world();
@@ -68,11 +68,11 @@ TEST_P(GpuHierarchyTurns, CallsDoNotWaitForAHostThatIsLate) {
   ASSERT_EQ(run(body), "");
 }
 
-/// A mate that is late maps what this rank has used for an earlier operation, also where a later one has
-/// needed more since.
+/// A mate that is late still maps the memory that this rank used for an earlier operation, even if a later
+/// operation has needed more since.
 TEST_P(GpuHierarchyTurns, WhatOperationsOutgrowStaysForThoseWhoAreLate) {
   const ForcedPath path("hierarchy");
-  give({}, 1);  // the leader's path
+  give({}, 1);  // then operations take the leader's path
   const auto body = [](Context& c) -> std::string {
     Group& g = c.world();
     const int all[] = {0, 1, 2, 3};
@@ -96,7 +96,8 @@ TEST_P(GpuHierarchyTurns, WhatOperationsOutgrowStaysForThoseWhoAreLate) {
   ASSERT_EQ(run(body), "");
 }
 
-/// What lies in a stream behind a staged operation has not passed its turn: the staged one has not ended.
+/// An operation in a stream behind a staged one has not passed its turn, because the staged one has
+/// not ended.
 TEST_P(GpuHierarchyTurns, WhatHasNotEndedIsWhereToResume) {
   const auto body = [](Context& c) -> std::string {
     Group& g = c.world();
@@ -107,10 +108,10 @@ TEST_P(GpuHierarchyTurns, WhatHasNotEndedIsWhereToResume) {
     OURO_RANK_OK(seat.make(c));
     View few = seat.data.view();
     few.count = 10;
-    const auto to_last = [&] {  // over links that hold as much: the others wait for nobody
+    const auto to_last = [&] {  // over links with enough room, so the other ranks wait for nobody
       return reduce(g, few, few, ReduceOp::max, 3, seat.stream, {.algorithm = "chain"});
     };
-    auto before = to_last();  // makes the links
+    auto before = to_last();  // creates the links
     OURO_RANK_OK(before);
     OURO_RANK_OK(before->wait());
     const auto held = std::make_shared<std::atomic<bool>>(true);
@@ -126,7 +127,7 @@ TEST_P(GpuHierarchyTurns, WhatHasNotEndedIsWhereToResume) {
       OURO_RANK_OK(seat.reduce(g));
     else
       OURO_RANK_OK(first->wait());
-    std::this_thread::sleep_for(200ms);  // the watch thread has looked
+    std::this_thread::sleep_for(200ms);  // time for the watch thread to run
     OURO_RANK_OK(barrier(*gate));
     if (g.rank() == 0) g.abort("enough");
     OURO_RANK_CHECK(eventually([&] { return !g.status().ok(); }), "rank {} has not heard", g.rank());
@@ -139,7 +140,7 @@ TEST_P(GpuHierarchyTurns, WhatHasNotEndedIsWhereToResume) {
   ASSERT_EQ(run(body), "");
 }
 
-/// A driver that makes memory may wait for all work, of which some waits for the other host.
+/// A driver may wait for all work when it allocates memory, and some of that work waits for the other host.
 TEST_P(GpuHierarchyTurns, NothingIsMadeBetweenWaits) {
   if (std::get<0>(GetParam()) == Mode::threads)
     GTEST_SKIP() << "SKIP (there it is made for all: docs/limits.md)";
@@ -167,7 +168,7 @@ TEST_P(GpuHierarchyTurns, NothingIsMadeBetweenWaits) {
     }
 }
 
-/// OURO_FAULT counts what the user calls, not its part between hosts.
+/// OURO_FAULT counts the calls of the user, not their parts between hosts.
 TEST_P(GpuHierarchyTurns, AFaultCountsAnOperationOnce) {
   setenv("OURO_FAULT", "error:rank=0,op=2", 1);
   const auto body = [](Context& c) -> std::string {
@@ -178,7 +179,7 @@ TEST_P(GpuHierarchyTurns, AFaultCountsAnOperationOnce) {
       auto w = seat.reduce(c.world());
       said = w.ok() ? w->wait() : w.status();
     }
-    // Who has not seen the end of the first by then hears of the same.
+    // A rank that has not seen the end of the first operation by then gets the same error.
     OURO_RANK_CHECK(
         said.reason() == Reason::resource && said.failure()->rank == 0 && said.failure()->seq == 2, "{}",
         said.message());
@@ -188,7 +189,8 @@ TEST_P(GpuHierarchyTurns, AFaultCountsAnOperationOnce) {
   unsetenv("OURO_FAULT");
 }
 
-/// What a rank has enqueued in part the others wait for, whatever the driver says of the rest.
+/// The other ranks wait for an operation that a rank has enqueued only in part, whatever error the driver
+/// reports for the rest; so the group must fail.
 TEST_P(GpuHierarchyTurns, WhatIsEnqueuedInPartFailsTheGroup) {
   const auto body = [this](Context& c) -> std::string {
     Seat seat;
@@ -205,8 +207,8 @@ TEST_P(GpuHierarchyTurns, WhatIsEnqueuedInPartFailsTheGroup) {
   ASSERT_EQ(run(body), "");
 }
 
-/// Mates who disagree, where the streams of all others come to it later or not, and hosts that do: all ranks
-/// hear of it, as of the call, and streams go on.
+/// Mates that disagree, with the streams of all others reaching the operation later or not, and hosts that
+/// disagree: all ranks must report the mismatch for this call, and streams must continue.
 TEST_P(GpuHierarchyTurns, DisagreementsEndOnAllRanks) {
   for (const auto& [mates, held] : {std::pair(true, false), {true, true}, {false, false}}) {
     const auto body = [mates = mates, held = held](Context& c) -> std::string {
@@ -237,8 +239,9 @@ TEST_P(GpuHierarchyTurns, DisagreementsEndOnAllRanks) {
   }
 }
 
-/// A rank dies between two pieces. Its mate, its partner and the rank that is neither hear of it; the streams
-/// of all go on, and the three go on without it, on the path that takes hosts of unequal size.
+/// A rank dies between two pieces. Its mate, its partner and the rank that is neither must all learn of it;
+/// the streams of all continue, and the three survivors continue without it, on the path for hosts of
+/// unequal size.
 TEST_P(GpuHierarchyTurns, ARankThatDiesInBetweenHoldsUpNobody) {
   OURO_NEEDS_PROCESSES();
   if (std::get<0>(GetParam()) == Mode::threads) GTEST_SKIP() << "SKIP (a rank that dies is a process)";

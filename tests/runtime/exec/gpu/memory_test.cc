@@ -1,5 +1,5 @@
-// How ranks that are processes reach each other's device memory, whatever the device can share: descriptors,
-// legacy handles, stand-ins, or the host. On fake devices that are told what they can do.
+// How ranks that are processes reach each other's device memory, depending on what the device can share:
+// descriptors, legacy handles, stand-ins, or the host. On fake devices with configured capabilities.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,13 +19,14 @@ struct Kind {
   const char* name;
   gpu::FakeOptions options;
   bool device_each = false;  ///< rank r has GPU r
-  const char* expected;      ///< how explain() begins
+  const char* expected;      ///< prefix of the result of explain()
 };
 std::ostream& operator<<(std::ostream& os, const Kind& k) { return os << k.name; }
 
 constexpr std::size_t kCount = 3001;
 
-/// All-reduce of ones, and a gather of ranks, in place and not; freeing and allocating in between.
+/// An all-reduce of ones, and a gather of ranks, in place and not, with memory freed and allocated
+/// in between.
 void exchange(Context& c, From from) {
   Group& g = c.world();
   for (int turn = 0; turn < 3; ++turn) {
@@ -58,7 +59,7 @@ void exchange(Context& c, From from) {
   }
 }
 
-/// Ranks that are processes, each with a fake device of these options.
+/// Runs ranks as processes, each with a fake device with these options.
 void on_fakes(int n, const gpu::FakeOptions& fake, const std::function<void(Context&, Board&)>& run) {
   Watchdog watchdog;
   const UniqueId id = new_id();
@@ -112,7 +113,7 @@ const Kind kKinds[] = {
 INSTANTIATE_TEST_SUITE_P(All, Sharing, testing::ValuesIn(kKinds),
                          [](const auto& info) { return std::string(info.param.name); });
 
-/// Each process sees one GPU, as Slurm and Ray have it: the others are mapped all the same.
+/// Each process sees only one GPU, as under Slurm and Ray: the others are mapped nevertheless.
 TEST(Sharing, GpusThatAProcessDoesNotSee) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
@@ -143,13 +144,13 @@ TEST(Sharing, WhatCannotBeSharedSaysSo) {
     const Status s = all_reduce(c.world(), v, v);
     EXPECT_THAT(s, Fails(Reason::unsupported));
     EXPECT_TRUE(has(s.message(), "cannot be shared between processes")) << s.message();
-    EXPECT_TRUE(c.world().status().ok());  // it does not stick
+    EXPECT_TRUE(c.world().status().ok());  // the error is not sticky
     EXPECT_TRUE(barrier(c.world()).ok());
   });
 }
 
-/// Two ranks that are processes on one GPU. Rank 0 comes last, so it leads, and maps what rank 1 has; its
-/// device unmaps when it has no work, at once.
+/// Two ranks that are processes on one GPU. Rank 0 arrives last, so it leads, and maps the memory of rank 1;
+/// its device unmaps as soon as it has no work.
 class Unmapping {
  public:
   Unmapping(int rank, Board& board, const UniqueId& id) : rank_(rank), board_(board) {
@@ -162,7 +163,7 @@ class Unmapping {
   ~Unmapping() { EXPECT_TRUE(context_->close().ok()); }
   Context& context() { return *context_; }
   gpu::FakeGpu& fake() { return *fake_; }
-  /// f, in rank 0 once rank 1 has done it.
+  /// Runs f on both ranks, on rank 0 after rank 1.
   void in_turn(const std::function<void()>& f) {
     if (rank_ == 0) {
       EXPECT_TRUE(eventually([&] { return board_.stage[1] > turn_; }));
@@ -211,7 +212,7 @@ TEST(Unmapping, SparesWhatAGraphUses) {
     auto graph = gpu::gpu().end_capture(*made);
     ASSERT_TRUE(graph.ok());
     if (rank == 1) goes.reset();
-    u.reduce(c.world(), stays, *s);  // rank 0 hears of it, and once more when nothing is on the device
+    u.reduce(c.world(), stays, *s);  // rank 0 learns of it, and again when nothing is on the device
     ASSERT_TRUE(s->synchronize().ok());
     u.reduce(c.world(), stays, *s);
     ASSERT_TRUE(s->synchronize().ok());
@@ -245,11 +246,11 @@ TEST(Unmapping, WaitsForNoOperationAndHappensOnceThereIsNone) {
     ASSERT_TRUE(s->synchronize().ok() && t->synchronize().ok());
     const int mapped = u.fake().live().imports;
     std::atomic<bool> go{false};
-    if (rank == 1)  // it holds up what the rank has to say in the group
+    if (rank == 1)  // holds up the group's operation of this rank
       (void)s->run(
           [&] { return eventually([&] { return go.load(); }) ? Status() : invalid("nobody said go"); });
     u.reduce(c.world(), held, *s);
-    // Rank 0 hears that something has gone while the operation before is in its stream.
+    // Rank 0 learns that memory has been freed while the operation before is in its stream.
     if (rank == 1) goes.reset();
     u.reduce(*other, stays, *t);
     EXPECT_TRUE(t->synchronize().ok());
@@ -260,15 +261,15 @@ TEST(Unmapping, WaitsForNoOperationAndHappensOnceThereIsNone) {
     EXPECT_EQ(stays.expect(4), "");
     EXPECT_TRUE(eventually([&] {
       transport::release_if_quiet();
-      return u.fake().live().imports <= mapped;  // what went is unmapped, and what was new is mapped
+      return u.fake().live().imports <= mapped;  // freed memory is unmapped, and new memory is mapped
     }));
     EXPECT_EQ(u.fake().stalls(), 0);
   });
   ranks.join();
 }
 
-/// To free what others have mapped is undefined in CUDA, and a user's cudaFree is not seen before: resident
-/// kernels reach by pointer what this library has allocated, and no more.
+/// Freeing memory that others have mapped is undefined in CUDA, and a user's cudaFree is not noticed in
+/// advance. So resident kernels use pointers only to memory that this library has allocated.
 TEST(Unmapping, IsNotNeededOfWhatAUserMayFree) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
@@ -294,7 +295,7 @@ TEST(Unmapping, IsNotNeededOfWhatAUserMayFree) {
   });
 }
 
-/// The leader's path maps it: whoever has freed it says so within a few calls.
+/// The leader's path does map a user's memory: a rank that has freed it says so within a few calls.
 TEST(Unmapping, OfWhatAUserHasFreedComesSoon) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
@@ -331,7 +332,8 @@ TEST(Unmapping, OfWhatAUserHasFreedComesSoon) {
   ranks.join();
 }
 
-/// Who comes last leads, and maps what the others had for that operation, not what they have since.
+/// The rank that arrives last leads, and maps the stand-ins that the others had for that operation, not the
+/// ones that they have allocated since.
 TEST(StandIns, OutgrownStayForThoseWhoAreLate) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
@@ -356,8 +358,8 @@ TEST(StandIns, OutgrownStayForThoseWhoAreLate) {
   });
 }
 
-/// A group fails while a rank waits: the wait ends, and what is behind it, a copy out of a stand-in, leaves
-/// the buffer as it was. Its owner may have freed it by then.
+/// A group fails while a rank waits: the wait ends, and the copy out of a stand-in behind it must leave the
+/// buffer unchanged, because its owner may have freed it by then.
 TEST(StandIns, AreNotCopiedFromAfterAFailure) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();

@@ -1,4 +1,4 @@
-// Messages into and out of the memory of GPUs, and the terms on which they are received there.
+// Messages from and to the memory of GPUs, and the conditions under which they are received there.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ TEST(GpuMessages, TravelBetweenDevicesAndTheHost) {
                     OURO_RANK_OK(group_end());
                     OURO_RANK_OK(s->synchronize());
                     OURO_EXPECT_ALL(b, static_cast<float>(prev + 1));
-                    // Without a stream, a short message into a long buffer, from the host.
+                    // Without a stream: a short message from the host into a long buffer.
                     if (g.rank() == 0) {
                       const std::vector<float> x(10, 7);
                       OURO_RANK_OK(send(g, std::span(x), 1));
@@ -69,7 +69,8 @@ Result<Matched> next(Group& g, int tag) {
   return Status(Reason::deadline, "nothing came");
 }
 
-/// A receive that wants an exact length refuses another, with and without a stream, and the message stays.
+/// A receive that requires an exact length refuses another, with and without a stream, and the message
+/// stays queued.
 TEST(GpuMessages, OfAnotherLengthThanIsWantedStayQueued) {
   OURO_NEEDS_GPU();
   EXPECT_EQ(run_threads(2,
@@ -103,7 +104,7 @@ TEST(GpuMessages, OfAnotherLengthThanIsWantedStayQueued) {
             "");
 }
 
-/// What was set aside is received on a GPU, and nothing else in its place.
+/// A message that was set aside is received on a GPU, and no other in its place.
 TEST(GpuMessages, ThatWereMatchedAreReceivedByTheirHandles) {
   OURO_NEEDS_GPU();
   EXPECT_EQ(run_threads(2,
@@ -134,7 +135,7 @@ TEST(GpuMessages, ThatWereMatchedAreReceivedByTheirHandles) {
             "");
 }
 
-/// A receive into a GPU ends at a deadline of its own, and neither the group nor the GPU's stream does.
+/// A receive into a GPU ends at its own deadline; the group and the GPU's stream are not affected.
 TEST(GpuMessages, EndAtADeadlineOfTheirOwn) {
   OURO_NEEDS_GPU();
   EXPECT_EQ(run_threads(2,
@@ -164,7 +165,7 @@ TEST(GpuMessages, EndAtADeadlineOfTheirOwn) {
             "");
 }
 
-/// A buffer that does not count on a rank may be said to be anywhere: it decides no path.
+/// A buffer that is ignored on a rank may be declared to be anywhere: it does not affect the path.
 TEST(GpuMessages, AndOperationsLookAtBuffersThatCount) {
   OURO_NEEDS_GPU();
   EXPECT_EQ(
@@ -178,7 +179,7 @@ TEST(GpuMessages, AndOperationsLookAtBuffersThatCount) {
                     const bool root = g.rank() == 0;
                     const CView host_in(std::span<const float>{in});
                     const View host_out(std::span<float>{out});
-                    // On the host, the ignored side on a GPU.
+                    // Data on the host, the ignored side on a GPU.
                     OURO_RANK_OK(broadcast(g, root ? host_in : CView(there.view()), host_out, 0));
                     OURO_RANK_CHECK(out[99] == 2, "{} was broadcast", out[99]);
                     OURO_RANK_OK(scatter(g, root ? CView(std::span<const float>{many}) : CView(there.view()),
@@ -189,13 +190,13 @@ TEST(GpuMessages, AndOperationsLookAtBuffersThatCount) {
                     OURO_RANK_OK(gather(g, host_in, root ? View(std::span<float>{many}) : there.view(), 0));
                     OURO_RANK_CHECK(!root || many[199] == 2, "{} was gathered", many[199]);
                     OURO_EXPECT_ALL(there, 1);
-                    // The other way about.
+                    // The reverse.
                     OURO_RANK_OK(there.fill(root ? 6 : 0));
                     OURO_RANK_OK(broadcast(g, root ? CView(there.view()) : host_in, there.view(), 0));
                     OURO_EXPECT_ALL(there, 6);
                     OURO_RANK_OK(reduce(g, there.view(), root ? there.view() : host_out, ReduceOp::sum, 0));
                     if (root) OURO_EXPECT_ALL(there, 12);
-                    // Both count on the root: they have to be together.
+                    // Both sides are used on the root, so they must be in the same memory.
                     if (root) {
                       const Status s = broadcast(g, host_in, there.view(), 0);
                       OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
@@ -205,10 +206,11 @@ TEST(GpuMessages, AndOperationsLookAtBuffersThatCount) {
       "");
 }
 
-/// The second of two messages finds no memory: the first one's goes to nobody while the device may write it.
+/// The second of two messages fails to allocate memory: the first one's memory must not be reused while the
+/// device may write it.
 TEST(GpuMessages, ThatFailLeaveNoCopyBehind) {
   OURO_NEEDS_FAKES();
-  auto& fake = *new gpu::FakeGpu;  // pools of the process keep events of it
+  auto& fake = *new gpu::FakeGpu;  // pools of the process keep its events
   gpu::install(&fake);
   const std::shared_ptr<void> last(nullptr, [](void*) { gpu::install(nullptr); });
   auto contexts = Context::threads(1);
@@ -220,14 +222,14 @@ TEST(GpuMessages, ThatFailLeaveNoCopyBehind) {
   ASSERT_TRUE(large.make(c, 1 << 20).ok());
   auto s = Stream::create(c.device());
   ASSERT_TRUE(s.ok());
-  ASSERT_TRUE(rt::take_pinned(kBytes).ok());  // made, and put back
+  ASSERT_TRUE(rt::take_pinned(kBytes).ok());  // allocated, and returned to the pool
   fake.delay(gpu::FakeOp::copy, 50ms);
   fake.fail_next(gpu::FakeOp::alloc, Reason::resource);
   group_start();
   (void)send(c.world(), small.view(), 0, 1, *s);
   (void)send(c.world(), large.view(), 0, 2, *s);
   EXPECT_THAT(group_end(), Fails(Reason::resource));
-  std::vector<std::shared_ptr<void>> all;  // what is in the pool
+  std::vector<std::shared_ptr<void>> all;  // takes everything that is in the pool
   for (int i = 0; i < 8; ++i) {
     all.push_back(*rt::take_pinned(kBytes));
     std::memset(all.back().get(), 7, kBytes);

@@ -1,5 +1,5 @@
-// Which path serves which call, on GPUs of every kind: what is chosen, and what a forced path that cannot
-// serve says. No device is touched.
+// Which path serves which call, for all kinds of GPUs: what is chosen, and the error of a forced path that
+// cannot serve. No device is used.
 #include "runtime/exec/gpu/gpu_path.h"
 #include "runtime/exec/gpu/resident_path.h"
 
@@ -34,7 +34,7 @@ Choice named(Algorithm a, bool staging) {
   c.algorithm = a, c.staging = staging, c.forced = true;
   return c;
 }
-/// The path that is chosen, or what is wrong.
+/// The chosen path, or the error.
 std::string chosen(const GpuTopology& t, std::string_view forced, const Operation& o, const Choice& c = {}) {
   std::string why;
   const auto path = GpuPathChooser(t, forced).choose(o, c, &why);
@@ -98,7 +98,8 @@ TEST(GpuPathChoice, AForcedPathServesOrSaysWhyNotAndWhatCan) {
   EXPECT_THAT(chosen(few, "resident", kSum), HasSubstr("too few multiprocessors"));
 }
 
-/// Several hosts of equal size do their parts on their GPUs, where that is worth it and keeps the contract.
+/// Several hosts of equal size do their parts on their GPUs, if that is worthwhile and keeps the
+/// numerical contract.
 TEST(GpuPathChoice, HostsOfEqualSizeDoTheirParts) {
   GpuTopology hosts = unreachable(8);
   hosts.mates = 4;
@@ -128,7 +129,7 @@ TEST(GpuPathChoice, HostsOfEqualSizeDoTheirParts) {
   average.out.dtype = DType::i32;
   EXPECT_THAT(chosen(hosts, "hierarchy", average), HasSubstr("no element type holds"));
   EXPECT_THAT(chosen(unreachable(8), "hierarchy", of(Collective::broadcast, 1)), HasSubstr("several hosts"));
-  // Blocks of many ranks are not cut, and what is not cut takes as much memory of the device.
+  // Blocks of many ranks are not cut into pieces, and an uncut operation needs as much memory on the device.
   hosts.ranks = 128;
   EXPECT_EQ(chosen(hosts, "auto", of(Collective::all_gather, 128 * 1000)), "hierarchy");
   EXPECT_EQ(chosen(hosts, "auto", of(Collective::all_gather, 128 * 1'000'000)), "staged");
@@ -137,7 +138,7 @@ TEST(GpuPathChoice, HostsOfEqualSizeDoTheirParts) {
   EXPECT_THAT(chosen(hosts, "hierarchy", of(Collective::broadcast, 1)), HasSubstr("at most 256 ranks"));
 }
 
-/// Much that is only moved, between GPUs of their own, is left to copy engines.
+/// Large operations that only move data between GPUs of different ranks use copy engines.
 TEST(GpuPathChoice, CopyEnginesMoveWhatIsLarge) {
   const auto chosen_of = [](const GpuTopology& t, std::string_view forced, Operation o, std::size_t bytes,
                             const Choice& c = {}) {
@@ -170,7 +171,8 @@ TEST(GpuPathChoice, CopyEnginesMoveWhatIsLarge) {
               HasSubstr("can map each other"));
 }
 
-/// What a kernel cannot number is an obstacle like any other: another path takes it, the same on all ranks.
+/// A chunk count that a resident kernel cannot number excludes this path: another path is chosen, the same on
+/// all ranks.
 TEST(GpuPathChoice, ResidentKernelsNumberTheChunksOfACall) {
   Operation o = kSum;
   o.in.dtype = o.out.dtype = DType::bf16;
@@ -193,7 +195,7 @@ TEST(GpuPathChoice, ResidentKernelsNumberTheChunksOfACall) {
   EXPECT_THAT(chosen(a_gpu_each(8), "resident", o), HasSubstr("too large to be numbered in one launch"));
 }
 
-/// There is nobody to exchange with: no path is the right one, and a job's setting must not stop its ranks'
+/// A group of one rank exchanges nothing: no path applies, and a setting of the job must not break its ranks'
 /// groups of one.
 TEST(GpuPathChoice, AGroupOfOneRankIsAloneWhateverIsForced) {
   for (const char* path : {"auto", "leader", "resident", "stream"})
@@ -216,7 +218,7 @@ TEST(GpuPathChoice, WhatIsNamedIsCarriedOutByAPathThatHasIt) {
   EXPECT_THAT(chosen(one_gpu(4), "stream", kSum, direct), HasSubstr("over links only"));
 }
 
-/// What a switch carries out runs where each rank has a GPU with multicast objects, and nowhere else.
+/// Operations through a switch run only if each rank has a GPU with multicast objects.
 TEST(GpuPathChoice, ASwitchIsAskedForByNameOrNotAtAll) {
   const Choice nvls = named(Algorithm::nvls, true);
   float x = 0;
@@ -237,7 +239,7 @@ TEST(GpuPathChoice, ASwitchIsAskedForByNameOrNotAtAll) {
   EXPECT_THAT(chosen(a_gpu_each(4), "auto", kUneven, nvls), HasSubstr("even blocks only"));
 }
 
-/// What does not go by packets goes by pointer where it can, or by flows that fold in the same order.
+/// Operations too large for packets go by pointer if possible, or by flows that fold in the same order.
 TEST(ResidentAlgorithm, FollowsSize) {
   constexpr std::size_t kSmall = 64 << 10;
   const auto of = [](Collective c, std::size_t bytes) {

@@ -1,6 +1,6 @@
-// Large operations on the staged path: pieces that go down, over the network and up beside each other, with
-// the same results, in few pinned bytes, and what comes of errors in between. On emulated devices that note
-// their copies.
+// Large operations on the staged path: pieces are copied down, sent over the network and copied up in an
+// overlapping pipeline, with the same results and few pinned bytes; and errors in between. On emulated
+// devices that record their copies.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -21,10 +21,10 @@ namespace {
 using rt::StagedCut;
 using namespace std::chrono_literals;
 
-constexpr std::size_t kPiece = StagedCut::kPiece / 4;  // floats of a region
+constexpr std::size_t kPiece = StagedCut::kPiece / 4;  // floats of one piece
 constexpr std::size_t kSlots = StagedCut::kSlots;
 
-/// What the devices of this process have begun to copy between a buffer and the host.
+/// Records the copies that the devices of this process have started between a buffer and the host.
 class Copies {
  public:
   static Copies& seen() {
@@ -37,19 +37,19 @@ class Copies {
     began_.clear();
     first_ = last_ = nullptr;
   }
-  /// How many copies have begun, down or up.
+  /// Number of copies that have started, down or up.
   std::size_t many(bool up) {
     std::lock_guard lock(mutex_);
     return static_cast<std::size_t>(
         std::count_if(began_.begin(), began_.end(), [&](const auto& c) { return c.first == up; }));
   }
-  /// The place among all copies at which that of a piece began; -1: it has not.
+  /// The position of a piece's copy in the order in which all copies started; -1: it has not started.
   int place(bool up, std::size_t piece) {
     std::lock_guard lock(mutex_);
     const auto at = std::find(began_.begin(), began_.end(), std::pair(up, piece));
     return at == began_.end() ? -1 : static_cast<int>(at - began_.begin());
   }
-  /// Bytes of the host between the first and the last that was copied to or from.
+  /// Bytes of host memory between the first and the last address that was copied to or from.
   std::size_t host_bytes() {
     std::lock_guard lock(mutex_);
     return static_cast<std::size_t>(last_ - first_);
@@ -66,7 +66,7 @@ class Copies {
     began_.emplace_back(up, static_cast<std::size_t>((up ? t : f) - buffer_) / StagedCut::kPiece);
     if (dies_at_ && up && began_.back().second == *dies_at_) raise(SIGKILL);
   }
-  /// The process ends when the copy up of a piece begins.
+  /// Ends the process when the copy up of a piece starts.
   void die_at(std::size_t piece) {
     std::lock_guard lock(mutex_);
     dies_at_ = piece;
@@ -98,8 +98,8 @@ class StagedPieces : public testing::Test {
   const ForcedPath path_{"staged"};
 };
 
-/// Rank 1 does not come before rank 0 has copied down all that it may: the network part of no piece has
-/// ended, and those after the first are down.
+/// Rank 1 does not enter before rank 0 has copied down everything that it may: then the network part of no
+/// piece has ended, but the pieces after the first are already down.
 TEST_F(StagedPieces, TheNextIsCopiedDownWhileOneIsOnTheNetwork) {
   constexpr std::size_t kPieces = 7, kCount = (kPieces - 1) * kPiece + 12'345;
   const auto body = [](Context& c) -> std::string {
@@ -141,8 +141,8 @@ TEST_F(StagedPieces, TheNextIsCopiedDownWhileOneIsOnTheNetwork) {
   ASSERT_EQ(run_processes(2, body), "");
 }
 
-/// Pieces begin on a thread of the driver's, behind slow work. A function that is put behind them makes
-/// pinned memory, for which the driver waits until they have ended.
+/// Pieces start on a thread of the driver, behind slow work. A function enqueued behind them allocates pinned
+/// memory, for which the driver waits until they have ended.
 TEST_F(StagedPieces, AFunctionBehindPiecesHoldsNothingThatTheyWant) {
   auto& fake = *new gpu::FakeGpu({.harsh = {.allocation_waits = true, .patience = 3000ms}});
   gpu::install(&fake);
@@ -157,7 +157,7 @@ TEST_F(StagedPieces, AFunctionBehindPiecesHoldsNothingThatTheyWant) {
     auto s = Stream::cuda(native->handle, c.device().index);
     OURO_RANK_OK(s);
     const View v = a.view();
-    OURO_RANK_OK(all_reduce(c.world(), v, v, ReduceOp::max, *s)->wait());  // makes what pieces need
+    OURO_RANK_OK(all_reduce(c.world(), v, v, ReduceOp::max, *s)->wait());  // allocates what pieces need
     const int before = fake.stalls();
     fake.delay(gpu::FakeOp::set, 300ms);
     OURO_RANK_OK(gpu::gpu().set(slow.arena.data(), 0, 4 * kSmall, *native));
@@ -172,7 +172,8 @@ TEST_F(StagedPieces, AFunctionBehindPiecesHoldsNothingThatTheyWant) {
   EXPECT_EQ(run_processes(2, body), "");
 }
 
-/// Rank order is that of the operation in one part, wherever pieces end; and nothing else is written.
+/// The result has the rank order of the operation in one part, wherever pieces end; and nothing else
+/// is written.
 TEST_F(StagedPieces, GiveTheBitsOfTheHost) {
   const auto body = [](Context& c) -> std::string {
     Group& g = c.world();
@@ -205,8 +206,8 @@ TEST_F(StagedPieces, GiveTheBitsOfTheHost) {
   ASSERT_EQ(run_processes(3, body), "");
 }
 
-/// Of collectives over blocks, a piece is a part of each block; in place as well, and where a rank only reads
-/// or writes.
+/// For collectives over blocks, a piece is a part of each block. Tested in place too, and for ranks that only
+/// read or write.
 TEST_F(StagedPieces, EveryCollectiveIsExact) {
   const auto body = [](Context& c) -> std::string {
     Group& g = c.world();
@@ -214,7 +215,7 @@ TEST_F(StagedPieces, EveryCollectiveIsExact) {
     for (int i = 1; i < static_cast<int>(Collective::barrier); ++i) {
       Exchange x{{static_cast<Collective>(i)}, 2, 0, 1};
       const bool blocks = x.blocks_in() || x.blocks_out();
-      x.count = 2 * kPiece + (blocks ? kPiece / 2 : 0) + 1;  // of blocks more pieces than slots
+      x.count = 2 * kPiece + (blocks ? kPiece / 2 : 0) + 1;  // blocks: more pieces than slots
       const bool in_place = blocks;
       const std::size_t in = x.in_count(r), out = x.out_count(r);
       DeviceArena large, small;
@@ -247,7 +248,7 @@ TEST_F(StagedPieces, EveryCollectiveIsExact) {
   ASSERT_EQ(run_processes(2, body), "");
 }
 
-/// Ranks that disagree find out in the first piece: what lies in place is as it was, streams go on.
+/// Ranks that disagree detect this in the first piece: an in-place buffer is unchanged, and streams continue.
 TEST_F(StagedPieces, ADisagreementIsFoundBeforeAnythingIsWritten) {
   const auto body = [](Context& c) -> std::string {
     Group& g = c.world();
@@ -257,7 +258,7 @@ TEST_F(StagedPieces, ADisagreementIsFoundBeforeAnythingIsWritten) {
     auto s = Stream::create(c.device());
     OURO_RANK_OK(s);
     View mine = v.view();
-    if (g.rank() == 1) mine.count = 5 * kPiece - 1;  // as many pieces, and all but the last alike
+    if (g.rank() == 1) mine.count = 5 * kPiece - 1;  // the same number of pieces, and all but the last equal
     auto w = all_reduce(g, mine, mine, ReduceOp::sum, *s);
     const Status said = w.ok() ? w->wait() : w.status();
     OURO_RANK_CHECK(said.reason() == Reason::mismatch, "{}", said.message());
@@ -270,8 +271,8 @@ TEST_F(StagedPieces, ADisagreementIsFoundBeforeAnythingIsWritten) {
   ASSERT_EQ(run_processes(2, body), "");
 }
 
-/// A rank dies between two pieces: the others hear of it, their streams go on, and the survivors too, in
-/// pieces.
+/// A rank dies between two pieces: the others learn of it, their streams continue, and the survivors continue
+/// in pieces too.
 TEST_F(StagedPieces, ARankThatDiesInBetweenHoldsUpNobody) {
   OURO_NEEDS_PROCESSES();
   Watchdog watchdog;

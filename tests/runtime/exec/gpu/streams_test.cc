@@ -1,5 +1,5 @@
 // Device streams: order with the user's own work, several groups in any order, graphs, events between host
-// and device, and what is refused in words. Messages are in messages_test.cc.
+// and device, and refusals with their messages. messages_test.cc tests messages.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -31,7 +31,7 @@ TEST_P(Paths, OperationsOfOneStreamFollowEachOther) {
                           OURO_RANK_OK(b.make(c, 5000, From::driver));
                           OURO_RANK_OK(a.fill(1));
                           std::vector<Work> works;
-                          for (int i = 0; i < 10; ++i) {  // a -> b -> a -> ..., each three times as much
+                          for (int i = 0; i < 10; ++i) {  // a -> b -> a -> ..., each time multiplied by three
                             Floats &from = i % 2 ? b : a, &to = i % 2 ? a : b;
                             auto w = all_reduce(c.world(), from.view(), to.view(), ReduceOp::sum, *s);
                             OURO_RANK_OK(w);
@@ -73,8 +73,7 @@ TEST_P(Paths, OneGroupOnChangingStreamsKeepsItsOrder) {
             "");
 }
 
-/// Threads that use several groups in different orders, each on a stream of its own, do not wait for each
-/// other.
+/// Threads that use several groups in different orders, each on its own stream, do not wait for each other.
 TEST_P(Paths, GroupsInOppositeOrderDoNotDeadlock) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
@@ -113,8 +112,9 @@ TEST_P(Paths, GroupsInOppositeOrderDoNotDeadlock) {
               "");
 }
 
-/// What is captured on all ranks can be replayed, between operations that are not. Large ones go by pointer
-/// on the resident path, once all ranks have mapped the buffers of all: from the third operation on.
+/// Operations that were captured on all ranks can be replayed, between operations that are not captured.
+/// Large ones go by pointer on the resident path once all ranks have mapped the buffers of all: from the
+/// third operation on.
 TEST_P(Paths, GraphsReplay) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam(), Mode::processes);
@@ -136,7 +136,7 @@ TEST_P(Paths, GraphsReplay) {
                 Floats a, b;
                 OURO_RANK_OK(a.make(c, count));
                 OURO_RANK_OK(b.make(c, count));
-                // Everything that is made on first use is there before the capture.
+                // Everything that is created on first use must exist before the capture.
                 OURO_RANK_OK(a.fill(1));
                 for (int k = 0; k < 3; ++k) {
                   auto first = all_reduce(c.world(), a.view(), b.view(), ReduceOp::sum, *s);
@@ -147,7 +147,7 @@ TEST_P(Paths, GraphsReplay) {
                 const std::uint64_t named = c.world().impl()->gpu_named();
                 OURO_RANK_OK(gpu().begin_capture(*made));
                 auto w = all_reduce(c.world(), a.view(), b.view(), ReduceOp::sum, *s);
-                std::vector<float> x(9, 1);  // of the host: it would run once only
+                std::vector<float> x(9, 1);  // of the host: it would run only at the capture
                 auto host = all_reduce(c.world(), std::span(x), std::span(x), ReduceOp::sum, *s);
                 OURO_RANK_CHECK(host.status().reason() == Reason::unsupported, "{}", host.status().message());
                 std::vector<float> y(9, 1);
@@ -226,7 +226,7 @@ TEST(GpuStreams, FunctionsAndEventsKeepTheOrderOfHostAndDevice) {
                           OURO_RANK_CHECK(third.wait().reason() == Reason::invalid, "{}",
                                           third.status().message());
                           OURO_RANK_OK(first.wait());
-                          const Status failed = device->synchronize();  // the first since the last time
+                          const Status failed = device->synchronize();  // the first call since the last error
                           OURO_RANK_CHECK(failed.reason() == Reason::invalid, "{}", failed.message());
                           OURO_RANK_OK(device->synchronize());
                           OURO_RANK_CHECK((order == std::vector{1, 2, 3}), "{} steps", order.size());
@@ -301,7 +301,7 @@ TEST_F(LostStreams, FreeTheFunctionsThatWaitInThem) {
   EXPECT_EQ(rt::calls_kept(0), 0U);
 }
 
-/// A graph is a driver that calls when it likes, and again.
+/// A graph acts like a driver that makes its calls at any time, and repeatedly.
 TEST_F(LostStreams, ADriverThatCallsTooLateFindsNothing) {
   struct Counted : rt::HostCall {
     std::atomic<int>*begun, *given_up;

@@ -1,5 +1,5 @@
-// The algorithm `nvls` on emulated devices with multicast objects: what it refuses, in words; graphs; a rank
-// that is killed. Its results are among those of collectives_test.cc.
+// The algorithm `nvls` on emulated devices with multicast objects: refusals with their messages, graphs, a
+// rank that is killed. collectives_test.cc tests its results.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using gpu::gpu;
 const CallOptions kSwitched{.algorithm = "nvls"};
 gpu::FakeOptions with_multicast() { return {.multiprocessors = 16, .multicast = true}; }
 
-/// What a call says that is refused, where the next one is served.
+/// Checks the error of a refused call, and that the next call succeeds.
 std::string refused(Group& g, const Status& s, Reason reason, const char* part) {
   OURO_RANK_CHECK(s.reason() == reason, "{}: {}", name(s.reason()), s.message());
   OURO_RANK_CHECK(s.message().find(part) != std::string::npos, "no '{}' in {}", part, s.message());
@@ -63,7 +63,7 @@ TEST(GpuSwitch, RefusesInWords) {
   EXPECT_EQ(run_threads(3, body), "");
 }
 
-/// OURO_ALGO=nvls is no wish for memory of the host.
+/// OURO_ALGO=nvls does not apply to memory of the host.
 TEST(GpuSwitch, ForcedForTheJobItConcernsDevicesOnly) {
   OURO_NEEDS_FAKES();
   const FakeForEach fakes(with_multicast());
@@ -101,7 +101,7 @@ TEST(GpuSwitch, NeedsMulticastOnEachGpu) {
   EXPECT_EQ(run_threads(3, [](Context& c) { return refuses_by(c, "has no multicast objects"); }), "");
 }
 
-/// Kernels without the instructions would run on any later GPU, and trap.
+/// Kernels compiled without the instructions would run on any later GPU, and trap.
 TEST(GpuSwitch, NeedsKernelsThatWereCompiledForIt) {
   OURO_NEEDS_FAKES();
   const FakeForEach fakes({.multiprocessors = 16, .multicast = true, .architecture = 80});
@@ -116,7 +116,7 @@ TEST(GpuSwitch, NeedsAGpuForEachRank) {
   gpu::install(nullptr);
 }
 
-/// Of a group of its own, in which a step fails once on one device.
+/// Uses a group of its own, in which a step fails once on one device.
 std::string fails_alike(Context& c, Reason reason, FakeForEach& fakes) {
   constexpr int kAll[] = {0, 1, 2};
   {
@@ -162,8 +162,8 @@ INSTANTIATE_TEST_SUITE_P(
       return fmt::format("{}_{}_{}", p.param.step, p.param.device, name(p.param.reason));
     });
 
-/// Whoever fails, all hear of it, though the step would succeed the next time: a rank that went on alone
-/// would wait for the others. And the memory of those that had come further is given back.
+/// Whichever rank fails, all must learn of it, even if the step would succeed the next time: a rank that
+/// continued alone would wait for the others. The memory of ranks that had got further is released.
 TEST_P(GpuSwitchSteps, OneThatHasFailedHasFailedForAll) {
   OURO_NEEDS_FAKES();
   const Failing& p = GetParam();
@@ -178,8 +178,8 @@ TEST_P(GpuSwitchSteps, OneThatHasFailedHasFailedForAll) {
   EXPECT_TRUE(planted);
 }
 
-/// Two groups whose first ranks differ make their objects at the same time. Whoever makes one serves what the
-/// others ask for meanwhile, so it must not wait for them.
+/// Two groups with different first ranks create their objects at the same time. A rank that creates one must
+/// meanwhile serve the requests of the others, so it must not wait for them.
 TEST(GpuSwitch, ManyGroupsBeginAtTheSameTime) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
@@ -274,7 +274,7 @@ TEST(TimedGpuSwitch, KilledInMidCollective) {
     while (s.ok()) s = sum(joined->world());
     board.heard_ns[rank] = now_ns();
     EXPECT_THAT(s, Fails(Reason::peer_dead, 2));
-    EXPECT_THAT(sum(joined->world()), Fails(Reason::peer_dead, 2));  // it sticks
+    EXPECT_THAT(sum(joined->world()), Fails(Reason::peer_dead, 2));  // the error is sticky
     auto rest = joined->world().shrink();
     ASSERT_TRUE(rest.ok()) << rest.status().message();
     ASSERT_TRUE(x.fill(1).ok());

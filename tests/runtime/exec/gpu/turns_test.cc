@@ -1,5 +1,5 @@
-// Turns: where operations on device memory stand among all operations of their group, whatever stream they
-// were given, and how far a group has come that holds some in streams.
+// Turns: the position of operations on device memory among all operations of their group, whatever streams
+// they are given, and the progress of a group that has operations in streams.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -29,7 +29,7 @@ TEST_P(GpuTurns, OnAStreamOfTheHostTheirTurnIsThatOfTheCall) {
     OURO_RANK_OK(a.make(c, 777));
     OURO_RANK_OK(a.fill(1));
     std::vector<float> x(500, 1), y(500, 2);
-    // The stream comes to them later, and to that of rank 1 later than to the other.
+    // The stream reaches the operations later, on rank 1 even later.
     const auto pause = std::chrono::milliseconds(20 + 50 * c.rank());
     (void)host->run([pause] {
       std::this_thread::sleep_for(pause);
@@ -39,7 +39,7 @@ TEST_P(GpuTurns, OnAStreamOfTheHostTheirTurnIsThatOfTheCall) {
     OURO_RANK_OK(first);
     auto second = all_reduce(c.world(), std::span(x), std::span(x), ReduceOp::sum, *host);
     OURO_RANK_OK(second);
-    OURO_RANK_OK(all_reduce(c.world(), std::span(y), std::span(y)));  // in the caller: behind both
+    OURO_RANK_OK(all_reduce(c.world(), std::span(y), std::span(y)));  // in the caller, after both
     OURO_RANK_OK(first->wait());
     OURO_RANK_OK(second->wait());
     OURO_EXPECT_ALL(a, 2);
@@ -54,14 +54,15 @@ TEST_P(GpuTurns, OnAStreamOfTheHostTheirTurnIsThatOfTheCall) {
   EXPECT_EQ(run_threads(2, body, o), "");
 }
 
-/// What a stream of the host has not come to enters the device before what is called later.
+/// An operation that a stream of the host has not reached yet still comes before a later call on the device.
 TEST_P(GpuTurns, ALaterCallOnADeviceWaitsForOneOnAStreamOfTheHost) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
   InitOptions o;
   o.deadline = std::chrono::seconds(5);
   for (const std::size_t count : {std::size_t{777}, rt::StagedCut::kPiece}) {
-    if (count > 777 && std::string_view(GetParam()) != "staged") continue;  // there in pieces
+    // These are split into pieces there.
+    if (count > 777 && std::string_view(GetParam()) != "staged") continue;
     const auto body = [count](Context& c) -> std::string {
       auto host = Stream::create(), device = Stream::create(c.device());
       OURO_RANK_OK(host);
@@ -95,10 +96,10 @@ TEST_P(GpuTurns, ALaterCallOnADeviceWaitsForOneOnAStreamOfTheHost) {
   }
 }
 
-/// Ranks that share few hardware queues: what is staged runs in the calls, in the same order.
+/// Ranks that share few hardware queues: staged operations run inside their calls, in the same order.
 TEST(GpuTurnsInCalls, AreThoseOfTickets) {
   OURO_NEEDS_FAKES();
-  gpu::install(new gpu::FakeGpu({.harsh = {.connections = 4}}));  // pools of the process keep events of it
+  gpu::install(new gpu::FakeGpu({.harsh = {.connections = 4}}));  // pools of the process keep its events
   InitOptions o;
   o.deadline = std::chrono::seconds(5);
   const auto body = [](Context& c) -> std::string {
@@ -128,7 +129,7 @@ TEST(GpuTurnsInCalls, AreThoseOfTickets) {
   gpu::install(nullptr);
 }
 
-/// Threads of a user may call at the same time; alike calls have alike results in whatever order.
+/// Threads of a user may call at the same time; equal calls have equal results in any order.
 TEST_P(GpuTurns, ThreadsOfOneRankCallAtTheSameTime) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
@@ -165,7 +166,7 @@ TEST_P(GpuTurns, ThreadsOfOneRankCallAtTheSameTime) {
   EXPECT_EQ(run_threads(2, body, o), "");
 }
 
-/// The stream of the host never comes to its operation: what waits for it hears of the group's end.
+/// The stream of the host never reaches its operation: whatever waits for it must be told of the group's end.
 TEST_P(GpuTurns, AWaitForAStreamOfTheHostEndsWithTheGroup) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
@@ -240,11 +241,11 @@ TEST_P(GpuTurns, WhatADeviceHasNotEndedIsWhereToResume) {
         return Status();
       });
     auto w =
-        all_reduce(g, a.view(), a.view(), ReduceOp::max, *stream);  // 2: rank 1's stream does not come to it
+        all_reduce(g, a.view(), a.view(), ReduceOp::max, *stream);  // 2: rank 1's stream never reaches it
     ASSERT_TRUE(w.ok()) << w.status().message();
     ASSERT_TRUE(exact_all_reduce(g).ok());  // 3
     ASSERT_FALSE(w->test());
-    ASSERT_TRUE(exact_all_reduce(g).ok());  // 4: both have seen that
+    ASSERT_TRUE(exact_all_reduce(g).ok());  // 4: both have noticed that
     if (rank == 0) g.abort("enough");
     EXPECT_TRUE(eventually([&] { return !g.status().ok(); }));
     held.store(false);

@@ -1,5 +1,5 @@
-// Execution plans: what runs an operation, where its posts lie, and how it is cut, at the edges between two
-// choices.
+// Execution plans: what runs an operation, where its posts are, and how it is cut, at the limits between
+// two choices.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -15,13 +15,13 @@ using flow::Algorithm;
 using On = StagingUse::On;
 constexpr SlotBytes kSlots{4096, 8192, 512};  // of a link, of a staging slot, of an eager slot
 
-/// The plan of rank `rank` of `n` on one host, for `count` floats a region or block.
+/// The plan of rank `rank` of `n` on one host, for a region or blocks of `count` floats.
 struct Case {
   Collective collective = Collective::all_reduce;
   Algorithm algorithm = Algorithm::oneshot;
   std::size_t count = 2;
   int n = 2, rank = 0;
-  Choice also = {};  // options beside the algorithm
+  Choice also = {};  // options other than the algorithm
   bool single_rounds = true;
   OpKind op = OpKind::sum;
 
@@ -93,7 +93,7 @@ TEST(ExecutionPlans, PlacePostsBySize) {
   EXPECT_EQ(of(15).on, On::eager) << "the root runs ahead";
   EXPECT_EQ(of(128).on, On::eager) << "512 bytes";
   EXPECT_EQ(of(129).on, On::slot);
-  // The root of a scatter posts a piece for each of the others.
+  // The root of a scatter posts a piece for each other rank.
   const auto scatter = [&](std::size_t count, int n) {
     return staging(
         {.collective = Collective::scatter, .algorithm = Algorithm::direct, .count = count, .n = n});

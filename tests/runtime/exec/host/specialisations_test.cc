@@ -1,5 +1,5 @@
-// Everything that is written by hand in place of a flow (kernels/flow/specialisations.h), against the flow
-// itself: an interpreter runs its steps on plain arrays, and every bit must be the same.
+// Every hand-written replacement of a flow (kernels/flow/specialisations.h) against the flow itself: an
+// interpreter runs the flow's steps on plain arrays, and every bit must be equal.
 #include "kernels/flow/specialisations.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ constexpr Numbers kNumbers[] = {{DType::f32, OpKind::sum},  {DType::f16, OpKind:
                                 {DType::bf16, OpKind::avg}, {DType::f32, OpKind::premulsum},
                                 {DType::i32, OpKind::max},  {DType::f64, OpKind::prod}};
 
-/// Element i of rank r: of many magnitudes and both signs.
+/// Element i of rank r: many magnitudes and both signs.
 Bytes numbers(DType t, std::size_t count, int rank) {
   std::mt19937 random(static_cast<unsigned>(31 * rank + 7));
   Bytes bytes(count * size_of(t));
@@ -87,7 +87,7 @@ Bytes room(const Entry& e, const Interpreted& o, int rank) {
                std::byte{0xee});
 }
 
-/// What the entry's flow makes of an operation, in three rounds and more.
+/// The result of an operation by the entry's flow, in at least three rounds.
 std::vector<Bytes> by_the_flow(const Entry& e, const Interpreted& o) {
   std::vector<Bytes> out;
   visit(e.collective, e.algorithm, [&]<class Flow>(const Flow& flow) {
@@ -122,7 +122,7 @@ Status call(Group& g, const Entry& e, CView in, View out, ReduceOp op, int root)
   }
 }
 
-/// Whether the host would run it by hand, from slots no larger than those that ranks really have.
+/// Whether the host would run it by hand, with slots no larger than the real ones.
 bool planned_by_hand(const Entry& e, const Interpreted& o, int rank) {
   std::vector<int> world(static_cast<std::size_t>(o.ranks));
   std::iota(world.begin(), world.end(), 0);
@@ -188,7 +188,8 @@ std::vector<Bytes> packets(const Entry& e, const Interpreted& o) {
   if (run[0] == nullptr) return {};
   const std::string kernel = run[0]->kernel->name;
   EXPECT_NE(kernel.find("packets"), std::string::npos) << kernel;
-  EXPECT_EQ(kernel.find("any") == std::string::npos,  // one of its own, or that of all types and reductions
+  // A kernel of its own, or the one for all types and reductions.
+  EXPECT_EQ(kernel.find("any") == std::string::npos,
             o.op == OpKind::sum && size_of(o.dtype) <= 4 && is_float(o.dtype))
       << kernel;
   for (int r = 0; r < o.ranks; ++r) {
@@ -229,7 +230,7 @@ std::vector<Bytes> multimem(const Entry& e, const Interpreted& o) {
   return out;
 }
 
-/// The one differential test of each specialisation; a new one without a case here fails.
+/// The differential test of each specialisation; a new specialisation without a case here fails.
 std::vector<Bytes> by_hand(const Entry& e, const Interpreted& o) {
   switch (e.kind) {
     case Specialisation::single_round:
@@ -250,12 +251,12 @@ class Specialisations : public testing::TestWithParam<Entry> {};
 TEST_P(Specialisations, HaveTheBitsOfTheirFlows) {
   const Entry& e = GetParam();
   int compared = 0;
-  // A switch has some reductions only, and adds up in an order of its own.
+  // A switch has only some reductions, and adds in an order of its own.
   const bool own_order = e.kind == Specialisation::multimem && traits_of(e.collective).reduces_all();
   for (const int ranks : {2, 3, 5})
     for (const Numbers of : kNumbers) {
       if (own_order && (is_float(of.dtype) || !gpu::has_switched(e.collective, of.dtype, of.op))) continue;
-      // An inlined post is 56 bytes at most.
+      // An inlined post has at most 56 bytes.
       for (const std::uint64_t unit : {std::uint64_t{1}, std::uint64_t{7}, std::uint64_t{61}}) {
         if (e.algorithm == Algorithm::inlined && unit * size_of(of.dtype) > 56) continue;
         const Interpreted o = example(e, of, ranks, ranks / 2, unit);
@@ -274,7 +275,7 @@ TEST_P(Specialisations, HaveTheBitsOfTheirFlows) {
 INSTANTIATE_TEST_SUITE_P(Table, Specialisations, testing::ValuesIn(entries()),
                          [](const auto& info) { return text(info.param); });
 
-/// What the host can run by hand is what the table says, and every condition is needed.
+/// The table lists exactly what the host can run by hand, and every condition is needed.
 TEST(SpecialisationTable, IsComplete) {
   for_each_flow([]<class Flow>(Collective c, Algorithm a, const Flow&) {
     const bool staged = std::is_base_of_v<Staged, Flow> && !Flow::kPostsResult && !Flow::kSwitched;

@@ -1,4 +1,4 @@
-// The ucx fabric of a build without UCX: a clear error.
+// The ucx fabric in a build without UCX: a clear error.
 #include <gtest/gtest.h>
 
 #include "transport/net/ucx/ucx.h"

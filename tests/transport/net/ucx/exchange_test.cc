@@ -1,4 +1,4 @@
-// The ucx fabric between two ranks of one process: every chunk arrives once and as it was sent.
+// The ucx fabric between two ranks of one process: every chunk arrives once and unchanged.
 #include <random>
 
 #include "tests/timing.h"
@@ -83,7 +83,7 @@ TEST_P(Ucx, ArrivesWhileNobodyDrives) {
     a_.send(la, 7, i, kSlot, 1);
     EXPECT_TRUE(eventually([&] { return load(*lb.in().full) >= i + 1; })) << i;
   }
-  // What is given back goes along, too.
+  // Credits are sent too.
   publish(*lb.in().freed, 8);
   b_.fabric().kick(0);
   EXPECT_TRUE(eventually([&] { return load(*la.out().freed) == 8; }));

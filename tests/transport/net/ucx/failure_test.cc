@@ -1,5 +1,4 @@
-// The ucx fabric when a peer dies, is dropped, or when there is nothing to work with; and what it leaves
-// behind.
+// The ucx fabric when a peer dies or is dropped, or when resources are missing; and what it leaves behind.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <spawn.h>
@@ -168,7 +167,7 @@ TEST_F(UcxFailure, APeerThatIsStoppedWhileThisOneLeaves) {
   }  // UCX 1.13 ends the process if its worker goes while a closing of ours is under way
 }
 
-/// Ends all connections of this process, as a reset from in between does.
+/// Ends all connections of this process, as a reset by a third party does.
 int cut_connections() {
   int cut = 0;
   for (const auto& e : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -191,7 +190,7 @@ TEST_F(UcxFailure, AConnectionThatEndsIsMadeAnewAndNothingIsLost) {
     const std::size_t bytes = i * 1331 % 65537;
     ASSERT_TRUE(a.send(la, 7, i, bytes, 1));
     ASSERT_TRUE(b.send(lb, 7, i, bytes, 0));
-    if (i % 40 == 20) cuts += cut_connections();  // with frames on their way in both directions
+    if (i % 40 == 20) cuts += cut_connections();  // with frames in flight in both directions
     ASSERT_EQ(b.receive(lb, 7, i, bytes), "");
     ASSERT_EQ(a.receive(la, 7, i, bytes), "");
   }
@@ -210,7 +209,7 @@ std::array<sighandler_t, kSignals.size()> handlers() {
   }
   return all;
 }
-const auto g_before = handlers();  // UCX is loaded by the first test
+const auto g_before = handlers();  // the first test has loaded UCX
 
 TEST_F(UcxFailure, LeavesSignalsAlone) { EXPECT_EQ(handlers(), g_before); }
 
@@ -253,10 +252,10 @@ TEST_F(UcxFailure, LeavesNoDescriptorsAndNoThreads) {
     NetLink &la = a.open(7, 1, 4096), &lb = b.open(7, 0, 4096);
     ASSERT_TRUE(a.send(la, 7, 0, 100, 1));
     ASSERT_EQ(b.receive(lb, 7, 0, 100), "");
-    a.fabric().exchange().forgive(1);  // both leave in good order: neither is to be connected again
+    a.fabric().exchange().forgive(1);  // both leave in good order, so neither is to be connected again
     b.fabric().exchange().forgive(0);
   };
-  once();  // what UCX makes once
+  once();  // for what UCX allocates only once
   const std::size_t descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
   for (int i = 0; i < 10; ++i) ASSERT_NO_FATAL_FAILURE(once());
   EXPECT_TRUE(eventually([&] { return entries("/proc/self/fd") <= descriptors; }));

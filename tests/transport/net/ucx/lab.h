@@ -1,5 +1,5 @@
-// What the tests of the ucx fabric share: a rank with a fabric and link sets, chunks whose content tells
-// where they belong, waiting with a limit.
+// Helpers that the tests of the ucx fabric share: a rank with a fabric and link sets, chunks whose content
+// identifies them, waiting with a limit.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ namespace ouro::transport {
 
 using namespace std::chrono_literals;
 
-/// Until `done`, at most `limit`; whether it came to that.
+/// Waits until `done`, for at most `limit`; returns whether it was done.
 template <class Done>
 bool eventually(Done&& done, std::chrono::milliseconds limit = test::kHang) {
   const auto end = Clock::now() + limit;
@@ -72,7 +72,7 @@ class Rank {
     return link_set;
   }
 
-  /// Until c >= at_least, driving the fabric as a rank does that waits.
+  /// Waits until c >= at_least, driving the fabric as a waiting rank does.
   bool await(const Counter& c, std::uint64_t at_least, std::chrono::milliseconds limit = test::kHang) {
     const auto end = Clock::now() + limit;
     fabric_->enter();
@@ -93,7 +93,7 @@ class Rank {
     fabric_->kick(peer);
     return true;
   }
-  /// "": the chunk came as it was sent.
+  /// "" if the chunk arrived unchanged.
   std::string receive(NetLink& link, std::uint64_t key, std::uint64_t index, std::size_t bytes) {
     const LinkView in = link.in();
     if (!await(*in.full, index + 1)) return "chunk " + std::to_string(index) + " did not come";
@@ -118,7 +118,7 @@ class Rank {
   std::map<std::uint64_t, std::shared_ptr<LinkSet>> link_sets_;
   std::mutex mutex_;
   std::map<int, Status> failures_;
-  std::unique_ptr<UcxFabric> fabric_;  // goes first: it calls back
+  std::unique_ptr<UcxFabric> fabric_;  // destroyed first, because it makes callbacks
 };
 
 }  // namespace ouro::transport

@@ -1,5 +1,5 @@
-// A rank of its own process that sends each chunk back, until it is killed or its input ends. Used by
-// failure_test: addresses, preceded by their length, go over its standard input and output.
+// A rank in a process of its own that returns each chunk, until it is killed or its input ends. Used by
+// failure_test: addresses, preceded by their length, are exchanged over its standard input and output.
 #include <sys/prctl.h>
 
 #include <csignal>
