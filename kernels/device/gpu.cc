@@ -83,9 +83,20 @@ Gpu* choose() {
 
 Gpu* installed = nullptr;
 
+Status no_pieces() {
+  return unsupported("this GPU, or its driver, has no memory of cuMemMap that can be shared");
+}
 Status no_multicast() { return unsupported("this GPU, or its driver, has no multicast objects"); }
 
 }  // namespace
+
+Result<Region> Gpu::retain_piece(const void*) { return no_pieces(); }
+Status Gpu::release_piece(const Region&) { return no_pieces(); }
+Result<Fd> Gpu::export_piece(const Region&) { return no_pieces(); }
+Status Gpu::open_to_peers(const Region&) { return no_pieces(); }
+Result<MappedRange> Gpu::reserve_range(int, std::size_t) { return no_pieces(); }
+Status Gpu::map_piece(MappedRange*, const Fd&, std::size_t) { return no_pieces(); }
+Status Gpu::free_range(const MappedRange&) { return no_pieces(); }
 
 Result<Multicast> Gpu::multicast_create(int, int, std::size_t) { return no_multicast(); }
 Result<Fd> Gpu::export_fd(const Multicast&) { return no_multicast(); }

@@ -59,8 +59,8 @@ enum class MemoryKind : std::uint8_t { unknown, host, pinned, device, managed };
 struct PointerInfo {
   MemoryKind kind = MemoryKind::unknown;
   int device = -1;
-  void* base = nullptr;          ///< of the allocation (device memory only)
-  std::size_t bytes = 0;         ///< of the allocation
+  void* base = nullptr;          ///< of the allocation (device memory only); of cuMemMap: of one mapping
+  std::size_t bytes = 0;         ///< of the same
   std::uint64_t allocation = 0;  ///< never used twice in a process: tells a new allocation at an old address
   bool legacy_ipc = false;       ///< ipc_export accepts it
 };
@@ -71,6 +71,15 @@ struct Region {
   void* data = nullptr;
   std::size_t bytes = 0;  ///< rounded up to the device's granularity
   std::uint64_t handle = 0;
+};
+
+/// A reserved range of addresses into which pieces of memory of another process are mapped one after the
+/// other.
+struct MappedRange {
+  int device = -1;
+  void* data = nullptr;
+  std::size_t bytes = 0;   ///< reserved
+  std::size_t mapped = 0;  ///< from the beginning on
 };
 
 /// One device's part in a multicast object: memory of several devices at one address, from which a switch
@@ -152,6 +161,25 @@ class Gpu {
   /// Pins memory of the host and gives its address on the devices.
   virtual Result<void*> register_host(void*, std::size_t bytes) = 0;
   virtual Status unregister_host(void*) = 0;
+
+  // Memory that the program has mapped itself with cuMemMap, in pieces: NCCL's ncclMemAlloc and the
+  // expandable segments of PyTorch do so. All calls are `unsupported` where a device has no shareable memory.
+  /// Returns the piece that is mapped at `p` and keeps its memory allocated until release_piece, even if the
+  /// program unmaps it. Errors: invalid (not memory of a device), unsupported (other processes cannot map it;
+  /// the text says why).
+  virtual Result<Region> retain_piece(const void* p);
+  virtual Status release_piece(const Region&);
+  virtual Result<Fd> export_piece(const Region&);
+  /// Gives the other devices of this process access to the piece, if they can map memory of its device;
+  /// enable_peer does not do that for such memory. Uses only device, address and bytes of the Region.
+  virtual Status open_to_peers(const Region&);
+  /// Reserves addresses for all pieces of an import. map_piece then maps them in order, readable and writable
+  /// from `device`.
+  virtual Result<MappedRange> reserve_range(int device, std::size_t bytes);
+  /// Errors: invalid (`bytes` are not those of the piece, or more than are left of the range).
+  virtual Status map_piece(MappedRange*, const Fd&, std::size_t bytes);
+  /// Unmaps what is mapped. Like free_region, it waits for nothing.
+  virtual Status free_range(const MappedRange&);
 
   // Multicast objects. One device makes one, for itself and so many others in all; each joins; when all have,
   // each binds memory of its own. Only when all have bound may a kernel touch any of it. All `unsupported`

@@ -146,6 +146,17 @@ bool attribute(CUdevice_attribute which, int device) {
          driver().cuDeviceGetAttribute(&value, which, handle) == CUDA_SUCCESS && value != 0;
 }
 
+void mapping_around(CUdeviceptr p, CUdeviceptr* base, std::size_t* bytes) {
+  CUdeviceptr at = 0;
+  std::size_t size = 0;
+  if (driver().cuPointerGetAttribute(&at, CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, p) != CUDA_SUCCESS ||
+      driver().cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, p) != CUDA_SUCCESS ||
+      at == 0 || at > p || p - at >= size)
+    return;
+  *base = at;
+  *bytes = size;
+}
+
 int connections() { return g_connections; }
 
 const Driver& driver() {

@@ -21,25 +21,28 @@ inline Status check(CUresult result, const char* call) {
   return result == CUDA_SUCCESS ? Status{} : failed(result, call);
 }
 
-#define OURO_DRIVER_CALLS(X)        \
-  X(cuCtxGetCurrent)                \
-  X(cuCtxPushCurrent)               \
-  X(cuCtxPopCurrent)                \
-  X(cuDeviceGet)                    \
-  X(cuDeviceGetAttribute)           \
-  X(cuDevicePrimaryCtxRetain)       \
-  X(cuMemAddressFree)               \
-  X(cuMemAddressReserve)            \
-  X(cuMemCreate)                    \
-  X(cuMemExportToShareableHandle)   \
-  X(cuMemGetAddressRange)           \
-  X(cuMemGetAllocationGranularity)  \
-  X(cuMemImportFromShareableHandle) \
-  X(cuMemMap)                       \
-  X(cuMemRelease)                   \
-  X(cuMemSetAccess)                 \
-  X(cuMemUnmap)                     \
-  X(cuPointerGetAttributes)         \
+#define OURO_DRIVER_CALLS(X)                \
+  X(cuCtxGetCurrent)                        \
+  X(cuCtxPushCurrent)                       \
+  X(cuCtxPopCurrent)                        \
+  X(cuDeviceGet)                            \
+  X(cuDeviceGetAttribute)                   \
+  X(cuDevicePrimaryCtxRetain)               \
+  X(cuMemAddressFree)                       \
+  X(cuMemAddressReserve)                    \
+  X(cuMemCreate)                            \
+  X(cuMemExportToShareableHandle)           \
+  X(cuMemGetAddressRange)                   \
+  X(cuMemGetAllocationGranularity)          \
+  X(cuMemGetAllocationPropertiesFromHandle) \
+  X(cuMemImportFromShareableHandle)         \
+  X(cuMemMap)                               \
+  X(cuMemRelease)                           \
+  X(cuMemRetainAllocationHandle)            \
+  X(cuMemSetAccess)                         \
+  X(cuMemUnmap)                             \
+  X(cuPointerGetAttribute)                  \
+  X(cuPointerGetAttributes)                 \
   X(cuStreamBatchMemOp)
 /// What a driver may lack: nullptr there. All of them or none.
 #define OURO_MULTICAST_CALLS(X) \
@@ -65,6 +68,8 @@ struct Driver {
   Driver();
 };
 const Driver& driver();
+/// The one mapping of cuMemMap around an address; unchanged, where there is none.
+void mapping_around(CUdeviceptr, CUdeviceptr* base, std::size_t* bytes);
 /// Whether a device has something.
 bool attribute(CUdevice_attribute, int device);
 /// Hardware queues that the streams of a device share.

@@ -189,7 +189,9 @@ Result<PointerInfo> CudaMemory::pointer(const void* p) {
     info.legacy_ipc = legacy != 0;
     OURO_ON(device);
     CUdeviceptr base = 0;
+    // Of memory of cuMemMap it is not documented whether this is one mapping or more.
     OURO_DRIVER(cuMemGetAddressRange, &base, &info.bytes, address(p));
+    if (!info.legacy_ipc) mapping_around(address(p), &base, &info.bytes);
     info.base = reinterpret_cast<void*>(base);
   }
   return info;

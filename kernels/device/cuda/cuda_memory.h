@@ -20,6 +20,14 @@ class CudaMemory : public Gpu {
   Status free_pinned(void*) override;
   Result<void*> register_host(void*, std::size_t bytes) override;
   Status unregister_host(void*) override;
+  // cuda_pieces.cc
+  Result<Region> retain_piece(const void*) override;
+  Status release_piece(const Region&) override;
+  Result<Fd> export_piece(const Region&) override;
+  Status open_to_peers(const Region&) override;
+  Result<MappedRange> reserve_range(int device, std::size_t bytes) override;
+  Status map_piece(MappedRange*, const Fd&, std::size_t bytes) override;
+  Status free_range(const MappedRange&) override;
   // cuda_multicast.cc
   Result<Multicast> multicast_create(int device, int devices, std::size_t bytes) override;
   Result<Fd> export_fd(const Multicast&) override;

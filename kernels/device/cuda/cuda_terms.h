@@ -4,6 +4,8 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 #include "kernels/device/gpu.h"
 
 namespace ouro::gpu {
@@ -33,6 +35,17 @@ inline CUmemAllocationProp shareable_terms(int device, bool rdma) {
   p.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   p.allocFlags.gpuDirectRDMACapable = rdma ? 1 : 0;
   return p;
+}
+
+/// Why memory that was made with these properties cannot be passed to other processes; "" where it can.
+inline std::string why_not_shareable(const CUmemAllocationProp& p) {
+  if (p.type != CU_MEM_ALLOCATION_TYPE_PINNED || p.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return "it is not memory of a device";
+  if ((p.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) return "";
+  return p.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE
+             ? "it was made by cuMemCreate without a shareable handle type "
+               "(requestedHandleTypes has no CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)"
+             : "its shareable handle types do not include CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR";
 }
 
 }  // namespace ouro::gpu

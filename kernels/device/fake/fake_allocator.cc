@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "runtime/core/log.h"
+
 namespace ouro::gpu::fake {
 namespace {
 Status no_bytes() { return invalid("an allocation of 0 bytes"); }
@@ -54,6 +56,12 @@ Status Allocator::release(Origin origin, void* base, bool at_once) {
   OURO_TRY(control_.admit_anywhere(FakeOp::free, std::max(device, 0)));
   at_once &= !options_.harsh.unmapping_waits;
   if (!at_once) OURO_TRY(streams_.quiesce(device));
+  if (memory_.in_use(**b)) {
+    ++freed_in_use_;
+    OURO_WARN("fake GPU: {} of {} bytes at {} is freed while {}", name(origin), (*b)->bytes, base,
+              origin == Origin::legacy ? "another process has it open by its handle"
+                                       : "it is still retained, so its memory does not come back");
+  }
   if (!memory_.release(**b)) return invalid("released by two threads at once");
   if (at_once) streams_.keep_until_idle(device, *b);
   return device < 0 ? Status() : control_.lost(device);
@@ -75,6 +83,54 @@ Status Allocator::free_region(const Region& r) {
   if (b == nullptr || b->allocation != r.handle || b->device != r.device)
     return invalid(fmt::format("the region at {} does not exist, or was released already", r.data));
   return release(b->origin == Origin::import_fd ? Origin::import_fd : Origin::region, r.data, true);
+}
+
+Result<Region> Allocator::retain_piece(const void* p) {
+  if (!options_.shareable_memory) return unsupported("this device has no shareable memory");
+  OURO_TRY(control_.admit_anywhere(FakeOp::share));
+  return memory_.retain(p);
+}
+
+Status Allocator::release_piece(const Region& r) {
+  OURO_TRY(control_.admit(FakeOp::free, r.device));
+  return memory_.release_retained(r);
+}
+
+Result<Fd> Allocator::export_piece(const Region& r) {
+  OURO_TRY(control_.admit(FakeOp::share, r.device));
+  return memory_.export_retained(r);
+}
+
+Status Allocator::open_to_peers(const Region& r) {
+  OURO_TRY(control_.admit(FakeOp::share, r.device));
+  return memory_.open_to_peers(r);
+}
+
+Result<MappedRange> Allocator::reserve_range(int device, std::size_t bytes) {
+  OURO_TRY(control_.admit(FakeOp::share, device));
+  if (!options_.shareable_memory) return unsupported("this device has no shareable memory");
+  return memory_.reserve_range(device, bytes);
+}
+
+Status Allocator::map_piece(MappedRange* r, const Fd& fd, std::size_t bytes) {
+  OURO_TRY(control_.admit(FakeOp::share, r->device));
+  return memory_.map_piece(r, fd, bytes);
+}
+
+Status Allocator::free_range(const MappedRange& r) { return release(Origin::import_fd, r.data, true); }
+
+Result<void*> Allocator::reserve(int device, std::size_t bytes) {
+  OURO_TRY(control_.check(device));
+  if (!options_.shareable_memory) return unsupported("this device has no memory of cuMemMap");
+  return memory_.reserve(bytes);
+}
+
+Status Allocator::unreserve(void* p) { return memory_.unreserve(p); }
+
+Status Allocator::map_chunk(int device, void* at, std::size_t bytes, bool shareable) {
+  OURO_TRY(control_.admit(FakeOp::alloc, device));
+  OURO_TRY(wait_to_allocate(device));
+  return memory_.map_chunk(device, at, bytes, shareable);
 }
 
 Result<IpcHandle> Allocator::ipc_export(void* base) {

@@ -1,5 +1,7 @@
 // The calls of a FakeGpu that concern memory. Used by fake_gpu.cc.
 #pragma once
+#include <atomic>
+
 #include "kernels/device/fake/fake_peers.h"
 #include "kernels/device/fake/fake_streams.h"
 
@@ -21,6 +23,18 @@ class Allocator {
   Result<IpcHandle> ipc_export(void* base);
   Result<void*> ipc_open(int device, const IpcHandle&);
   Status ipc_close(int device, void*);
+  Result<Region> retain_piece(const void*);
+  Status release_piece(const Region&);
+  Result<Fd> export_piece(const Region&);
+  Status open_to_peers(const Region&);
+  Result<MappedRange> reserve_range(int device, std::size_t bytes);
+  Status map_piece(MappedRange*, const Fd&, std::size_t bytes);
+  Status free_range(const MappedRange&);
+  Result<void*> reserve(int device, std::size_t bytes);
+  Status unreserve(void*);
+  Status map_chunk(int device, void* at, std::size_t bytes, bool shareable);
+  Status unmap_chunk(void* at) { return release(Origin::chunk, at); }
+  int freed_in_use() const { return freed_in_use_.load(std::memory_order_relaxed); }
   PointerInfo pointer(const void*) const;
   /// Regions (`at_once`) go without a wait; work that is enqueued keeps their pages until it has ended.
   Status release(Origin, void* base, bool at_once = false);
@@ -33,6 +47,7 @@ class Allocator {
   Memory& memory_;
   Peers& peers_;
   Streams& streams_;
+  std::atomic<int> freed_in_use_{0};
 };
 
 }  // namespace ouro::gpu::fake

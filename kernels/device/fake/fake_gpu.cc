@@ -53,13 +53,14 @@ void FakeGpu::jitter(std::uint64_t seed) { state().control->jitter(seed); }
 
 FakeLive FakeGpu::live() {
   State& s = state();
-  return {.allocations = s.memory.count({Origin::legacy, Origin::region, Origin::pinned}),
+  return {.allocations = s.memory.count({Origin::legacy, Origin::region, Origin::chunk, Origin::pinned}),
           .registrations = s.memory.count({Origin::registered}),
           .imports = s.memory.count({Origin::import_fd, Origin::import_ipc}),
           .streams = s.streams.count(),
           .events = s.events.count(),
           .graphs = s.graphs.count(),
-          .multicasts = s.multicasts.count()};
+          .multicasts = s.multicasts.count(),
+          .retained = s.memory.retained()};
 }
 int FakeGpu::stalls() { return state().control->stalls(); }
 int FakeGpu::contexts() { return state().control->contexts(); }
@@ -154,6 +155,27 @@ Status FakeGpu::unregister_host(void* p) {
   if (p == nullptr) return invalid("no memory to unregister");
   return state().allocator.release(Origin::registered, p);
 }
+
+Result<Region> FakeGpu::retain_piece(const void* p) { return state().allocator.retain_piece(p); }
+Status FakeGpu::release_piece(const Region& r) { return state().allocator.release_piece(r); }
+Result<Fd> FakeGpu::export_piece(const Region& r) { return state().allocator.export_piece(r); }
+Status FakeGpu::open_to_peers(const Region& r) { return state().allocator.open_to_peers(r); }
+Result<MappedRange> FakeGpu::reserve_range(int device, std::size_t bytes) {
+  return state().allocator.reserve_range(device, bytes);
+}
+Status FakeGpu::map_piece(MappedRange* r, const Fd& fd, std::size_t bytes) {
+  return state().allocator.map_piece(r, fd, bytes);
+}
+Status FakeGpu::free_range(const MappedRange& r) { return state().allocator.free_range(r); }
+Result<void*> FakeGpu::reserve(int device, std::size_t bytes) {
+  return state().allocator.reserve(device, bytes);
+}
+Status FakeGpu::unreserve(void* p) { return state().allocator.unreserve(p); }
+Status FakeGpu::map(int device, void* at, std::size_t bytes, bool shareable) {
+  return state().allocator.map_chunk(device, at, bytes, shareable);
+}
+Status FakeGpu::unmap(void* at) { return state().allocator.unmap_chunk(at); }
+int FakeGpu::freed_in_use() { return state().allocator.freed_in_use(); }
 
 Result<Multicast> FakeGpu::multicast_create(int device, int devices, std::size_t bytes) {
   return state().multicasts.create(device, devices, bytes);

@@ -70,8 +70,9 @@ inline constexpr int kFakeOps = static_cast<int>(FakeOp::capture) + 1;
 
 /// What has been made and not yet released in this process.
 struct FakeLive {
-  int allocations = 0;  ///< alloc, alloc_shareable, alloc_pinned
+  int allocations = 0;  ///< alloc, alloc_shareable, alloc_pinned, map
   int registrations = 0, imports = 0, streams = 0, events = 0, graphs = 0, multicasts = 0;
+  int retained = 0;  ///< pieces
   friend bool operator==(const FakeLive&, const FakeLive&) = default;
 };
 
@@ -126,6 +127,18 @@ class FakeGpu final : public Gpu {
   Status free(void*, Stream);
   Result<std::size_t> memory_left(int device);  ///< bytes that this process can still allocate
 
+  // Memory as a program makes it with cuMemCreate and cuMemMap, for tests that stand for such programs.
+  /// Addresses for chunks; a multiple of 64 KiB.
+  Result<void*> reserve(int device, std::size_t bytes);
+  Status unreserve(void*);
+  /// Maps new memory there. `shareable`: with a handle type that other processes can be given.
+  Status map(int device, void* at, std::size_t bytes, bool shareable = true);
+  /// Waits for all work of the device, and unmaps the chunk that begins there.
+  Status unmap(void* at);
+  /// How often memory was freed that another process had open by its handle, where CUDA leaves undefined what
+  /// follows, or that somebody retained. A warning says each time which.
+  int freed_in_use();
+
   const char* name() const override { return "fake"; }
   std::string version() const override;
   int devices() override { return options_.devices; }
@@ -150,6 +163,14 @@ class FakeGpu final : public Gpu {
   Status free_pinned(void*) override;
   Result<void*> register_host(void*, std::size_t bytes) override;
   Status unregister_host(void*) override;
+
+  Result<Region> retain_piece(const void*) override;
+  Status release_piece(const Region&) override;
+  Result<Fd> export_piece(const Region&) override;
+  Status open_to_peers(const Region&) override;
+  Result<MappedRange> reserve_range(int device, std::size_t bytes) override;
+  Status map_piece(MappedRange*, const Fd&, std::size_t bytes) override;
+  Status free_range(const MappedRange&) override;
 
   Result<Multicast> multicast_create(int device, int devices, std::size_t bytes) override;
   Result<Fd> export_fd(const Multicast&) override;

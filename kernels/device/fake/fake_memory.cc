@@ -16,9 +16,8 @@
 namespace ouro::gpu::fake {
 namespace {
 
-constexpr std::size_t kGranularity = 64 << 10;  // of regions; CUDA's is 2 MiB
-constexpr int kStale = 0xa5;                    // so that nobody counts on zeros
-constexpr std::size_t kStaleBytes = 64 << 10;   // enough to be noticed
+constexpr int kStale = 0xa5;                   // so that nobody counts on zeros
+constexpr std::size_t kStaleBytes = 64 << 10;  // enough to be noticed
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 struct Exported {
@@ -30,10 +29,6 @@ constexpr char kMagic[8] = "ourofak";
 static_assert(sizeof(Exported) <= sizeof(IpcHandle));
 
 std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
-std::uintptr_t key(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
-
-/// 4 KiB on x86-64; 4, 16 or 64 KiB on aarch64.
-std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
 
 bool mapped(std::uintptr_t first, std::size_t bytes) {
   const std::uintptr_t page = first / page_bytes() * page_bytes();
@@ -54,12 +49,17 @@ void* second_mapping(std::uintptr_t page, std::size_t bytes) {
 
 }  // namespace
 
+std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+void fill_stale(void* p, std::size_t bytes) { std::memset(p, kStale, std::min(bytes, kStaleBytes)); }
+
 const char* name(Origin o) {
   switch (o) {
     case Origin::legacy:
       return "device memory";
     case Origin::region:
       return "a shareable region";
+    case Origin::chunk:
+      return "a chunk of mapped memory";
     case Origin::import_fd:
       return "an imported region";
     case Origin::import_ipc:
@@ -76,7 +76,11 @@ const char* name(Origin o) {
 
 Block::~Block() {
   if (origin == Origin::pinned) std::free(base);
-  if (mapping != nullptr) munmap(mapping, mapping_bytes);
+  if (mapping == nullptr) return;
+  if (origin == Origin::chunk)  // the range stays reserved
+    mmap(mapping, mapping_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  else
+    munmap(mapping, mapping_bytes);
 }
 
 void Memory::add(std::shared_ptr<Block> b) {
@@ -119,20 +123,25 @@ Result<std::shared_ptr<const Block>> Memory::allocate(Origin origin, int device,
     b->segment = *segment;
     b->base = b->segment->data();
   }
-  std::memset(b->base, kStale, std::min(b->bytes, kStaleBytes));
+  fill_stale(b->base, b->bytes);
   std::lock_guard lock(mutex_);
   add(b);
   return std::shared_ptr<const Block>(b);
 }
 
+Status check_descriptor(const Fd& fd, std::size_t bytes, struct stat* info) {
+  if (!fd || fstat(fd.get(), info) != 0) return invalid("no usable descriptor of device memory");
+  if (!S_ISREG(info->st_mode) || (fcntl(fd.get(), F_GET_SEALS) & kSeals) != kSeals)
+    return invalid("the descriptor is not one of a fake GPU's memory");
+  if (static_cast<std::size_t>(info->st_size) != bytes)
+    return invalid(
+        fmt::format("the descriptor is of {} bytes of device memory; expected {}", info->st_size, bytes));
+  return {};
+}
+
 Result<std::shared_ptr<Block>> Memory::map(int device, const Fd& fd, std::size_t bytes, Origin origin) {
   struct stat info {};
-  if (!fd || fstat(fd.get(), &info) != 0) return invalid("no usable descriptor of device memory");
-  if (!S_ISREG(info.st_mode) || (fcntl(fd.get(), F_GET_SEALS) & kSeals) != kSeals)
-    return invalid("the descriptor is not one of a fake GPU's memory");
-  if (static_cast<std::size_t>(info.st_size) != bytes)
-    return invalid(
-        fmt::format("the descriptor is of {} bytes of device memory; expected {}", info.st_size, bytes));
+  OURO_TRY(check_descriptor(fd, bytes, &info));
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (p == MAP_FAILED)
     return Status(Reason::resource, fmt::format("cannot map {} bytes: {}", bytes, std::strerror(errno)));
@@ -199,6 +208,9 @@ Result<void*> Memory::ipc_open(int device, const IpcHandle& handle,
         fmt::format("the memory of this IPC handle is gone: process {} has freed it or ended", e.pid));
   auto b = map(device, fd, e.bytes, Origin::import_ipc);
   if (!b.ok()) return b.status();
+  struct flock reads {};
+  reads.l_type = F_RDLCK, reads.l_whence = SEEK_SET;
+  if (fcntl(fd.get(), F_OFD_SETLK, &reads) == 0) (*b)->held = std::move(fd);
   add(*b);
   return static_cast<void*>((*b)->base);
 }
@@ -275,6 +287,15 @@ std::shared_ptr<const Block> Memory::around(const void* p) const {
 Result<std::shared_ptr<const Block>> Memory::range(const void* p, std::size_t bytes) const {
   const Key first = key(p);
   if (auto b = around(p)) {
+    if (b->origin == Origin::chunk && bytes > b->bytes - (first - key(b->base))) {
+      // Chunks that adjoin are one range to an access; all of them are held.
+      auto all = std::make_shared<std::vector<std::shared_ptr<const Block>>>(1, b);
+      while (all->back() && all->back()->origin == Origin::chunk &&
+             key(all->back()->base) + all->back()->bytes < first + bytes)
+        all->push_back(around(all->back()->base + all->back()->bytes));
+      if (all->back() && all->back()->origin == Origin::chunk)
+        return std::shared_ptr<const Block>(all, b.get());
+    }
     if (bytes > b->bytes - (first - key(b->base)))
       return invalid(fmt::format("{} bytes at {} leave {} of {} bytes at {}", bytes, p, name(b->origin),
                                  b->bytes, fmt::ptr(b->base)));
@@ -283,6 +304,9 @@ Result<std::shared_ptr<const Block>> Memory::range(const void* p, std::size_t by
   std::lock_guard lock(mutex_);
   if (overlaps(first, bytes))
     return invalid(fmt::format("{} bytes at {} run into memory that is allocated behind it", bytes, p));
+  const auto range = reserved_.upper_bound(first);
+  if (range != reserved_.begin() && first - std::prev(range)->first < std::prev(range)->second)
+    return invalid(fmt::format("{} bytes at {} are reserved, and no chunk is mapped there", bytes, p));
   if (!mapped(first, bytes)) return invalid(fmt::format("{} bytes at {} are not mapped memory", bytes, p));
   return std::shared_ptr<const Block>();
 }

@@ -1,6 +1,7 @@
 // The memory of fake GPUs: what is allocated, imported, pinned and registered, and what an address is.
 // Used by fake_allocator.cc and by the work that is enqueued.
 #pragma once
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include <functional>
@@ -14,7 +15,8 @@
 
 namespace ouro::gpu::fake {
 
-enum class Origin : std::uint8_t { legacy, region, import_fd, import_ipc, pinned, registered, alias };
+/// `chunk`: one piece of memory that the program has mapped into a range of its own, as by cuMemMap.
+enum class Origin : std::uint8_t { legacy, region, chunk, import_fd, import_ipc, pinned, registered, alias };
 const char* name(Origin);
 
 /// A range of addresses that the fake knows. The last holder unmaps it: work in progress keeps its memory.
@@ -37,6 +39,9 @@ struct Block {
   dev_t file_device = 0;
   ino_t file = 0;
   int opened = 1;
+  Fd held;            ///< of an import by handle: its lock tells the exporter that the memory is open here
+  bool open = false;  ///< of a chunk: to all devices that can map it
+  bool shareable = true;  ///< of a chunk: made with a handle type that other processes can be given
 };
 
 class Memory {
@@ -52,6 +57,20 @@ class Memory {
   /// `reaches(peer)`: whether `device` can map memory of that device of the host.
   Result<void*> ipc_open(int device, const IpcHandle&, const std::function<bool(int peer)>& reaches);
   Result<void*> register_host(void*, std::size_t bytes);
+
+  // What cuMemMap has, and pieces of it for other processes (fake_pieces.cc).
+  Result<void*> reserve(std::size_t bytes);  ///< addresses, for chunks
+  Status unreserve(void*);                   ///< once no chunk is left in them
+  Status map_chunk(int device, void* at, std::size_t bytes, bool shareable);
+  Result<Region> retain(const void* p);
+  Status open_to_peers(const Region&);
+  Status release_retained(const Region&);
+  Result<Fd> export_retained(const Region&) const;
+  Result<MappedRange> reserve_range(int device, std::size_t bytes);
+  Status map_piece(MappedRange*, const Fd&, std::size_t bytes);
+  int retained() const;
+  /// Whether memory that is being freed is open in another process by its handle, or somebody retains it.
+  bool in_use(const Block&) const;
 
   /// The block that begins at `base`, if it is of that origin; else `invalid`, saying what is there.
   Result<std::shared_ptr<const Block>> at(Origin, const void* base) const;
@@ -69,6 +88,11 @@ class Memory {
 
  private:
   using Key = std::uintptr_t;
+  /// Memory that was retained: it stays when its block goes.
+  struct Retained {
+    Region region;
+    std::shared_ptr<device::Segment> segment;
+  };
   Result<std::shared_ptr<Block>> map(int device, const Fd&, std::size_t bytes, Origin);
   void add(std::shared_ptr<Block>);
   bool overlaps(Key first, std::size_t bytes) const;
@@ -78,8 +102,17 @@ class Memory {
   mutable std::mutex mutex_;
   std::vector<std::size_t> used_;
   std::map<Key, std::shared_ptr<Block>> blocks_;
+  std::map<Key, std::size_t> reserved_;
+  std::map<std::uint64_t, Retained> retained_;  // by handle
   std::map<Key, Key> aliases_;  // of registered memory, from the host's address to the devices'
   std::uint64_t next_ = 1;
 };
+
+/// `invalid`, unless it is a descriptor of so many bytes of a fake GPU's memory. `info`: its file.
+Status check_descriptor(const Fd&, std::size_t bytes, struct stat* info);
+inline std::uintptr_t key(const void* p) { return reinterpret_cast<std::uintptr_t>(p); }
+std::size_t page_bytes();                              ///< 4 KiB on x86-64; 4, 16 or 64 KiB on aarch64
+inline constexpr std::size_t kGranularity = 64 << 10;  ///< of regions and chunks; CUDA's is 2 MiB
+void fill_stale(void*, std::size_t bytes);             ///< what memory holds at first
 
 }  // namespace ouro::gpu::fake

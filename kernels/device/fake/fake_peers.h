@@ -32,7 +32,10 @@ class Peers {
   /// Whether `device` may touch this memory.
   Status check_access(int device, const Block& b) {
     if (b.device < 0 || b.device == device) return {};
-    if (b.origin == Origin::region && reaches(device, b.device)) return {};  // open to all who can map it
+    if ((b.origin == Origin::region || b.open) && reaches(device, b.device)) return {};
+    if (b.origin == Origin::chunk)
+      return invalid(fmt::format("device {} has no access to a chunk of device {}: see open_to_peers", device,
+                                 b.device));
     std::lock_guard lock(mutex_);
     if (enabled_[index(device, b.device)]) return {};
     return invalid(

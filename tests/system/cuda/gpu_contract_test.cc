@@ -158,6 +158,51 @@ TEST_F(GpuContract, ShareableMemoryIsTheSameThroughItsDescriptor) {
   OK(g.free_region(r));
 }
 
+TEST_F(GpuContract, PiecesOfMappedMemoryAreKeptAndMappedInARow) {
+  int mine = 0;
+  EXPECT_EQ(g.retain_piece(&mine).status().reason(),
+            MUST(g.properties(0)).shareable_memory ? Reason::invalid : Reason::unsupported);
+  void* const legacy = MUST(g.alloc(0, kBytes));
+  EXPECT_EQ(g.retain_piece(legacy).status().reason(), Reason::unsupported) << "cudaMalloc has no pieces";
+  OK(g.free(legacy));
+  if (!MUST(g.properties(0)).shareable_memory) GTEST_SKIP() << "this device has none";
+  const Region a = MUST(g.alloc_shareable(0, kBytes)), b = MUST(g.alloc_shareable(0, 2 * kBytes));
+  EXPECT_FALSE(MUST(g.pointer(a.data)).legacy_ipc);
+  const Region piece_a = MUST(g.retain_piece(static_cast<char*>(a.data) + 100));
+  const Region piece_b = MUST(g.retain_piece(b.data));
+  EXPECT_EQ(piece_a.data, a.data);
+  EXPECT_EQ(piece_a.bytes, a.bytes);
+  EXPECT_EQ(piece_b.bytes, b.bytes);
+  EXPECT_EQ(piece_a.device, 0);
+  OK(g.open_to_peers(piece_a));
+  const auto data = pattern(a.bytes, 1), more = pattern(kBytes, 2);
+  write(a.data, data);
+  write(b.data, more);
+  OK(g.free_region(a));  // what is retained stays
+  MappedRange range = MUST(g.reserve_range(0, a.bytes + b.bytes));
+  OK(g.map_piece(&range, MUST(g.export_piece(piece_a)), a.bytes));
+  EXPECT_EQ(range.mapped, a.bytes);
+  const Fd second = MUST(g.export_piece(piece_b));
+  EXPECT_EQ(g.map_piece(&range, second, 2 * b.bytes).reason(), Reason::invalid);
+  OK(g.map_piece(&range, second, b.bytes));
+  EXPECT_EQ(read(range.data, a.bytes), data);
+  EXPECT_EQ(read(static_cast<char*>(range.data) + a.bytes, kBytes), more);
+  std::vector<unsigned char> across(data.end() - 8, data.end());
+  across.insert(across.end(), more.begin(), more.begin() + 8);
+  char* const border = static_cast<char*>(range.data) + a.bytes - 8;
+  EXPECT_EQ(read(border, 16), across);
+  write(border, pattern(16, 3));
+  const auto written = pattern(16, 3);
+  EXPECT_EQ(read(b.data, 8), std::vector<unsigned char>(written.begin() + 8, written.end()));
+  OK(g.free_range(range));
+  MappedRange part = MUST(g.reserve_range(0, a.bytes + b.bytes));  // given up half-way
+  OK(g.map_piece(&part, second, b.bytes));
+  OK(g.free_range(part));
+  OK(g.release_piece(piece_a));
+  OK(g.release_piece(piece_b));
+  OK(g.free_region(b));
+}
+
 /// The other process runs this program again; the variable tells it what was exported.
 TEST_F(GpuContract, AnotherProcessMapsExportedMemory) {
   constexpr const char* kVariable = "GPU_CONTRACT_EXPORTED";

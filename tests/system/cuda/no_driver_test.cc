@@ -55,6 +55,18 @@ TEST(CudaTerms, NetworkInterfacesMayReachSharedMemory) {
   EXPECT_EQ(shareable_terms(3, false).allocFlags.gpuDirectRDMACapable, 0) << "the driver would refuse it";
 }
 
+TEST(CudaTerms, MemoryWithoutADescriptorIsNotShared) {
+  CUmemAllocationProp p = shareable_terms(0, false);
+  EXPECT_EQ(why_not_shareable(p), "");
+  p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  EXPECT_THAT(why_not_shareable(p), HasSubstr("without a shareable handle type"));
+  p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
+  EXPECT_THAT(why_not_shareable(p), HasSubstr("do not include CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"));
+  p = shareable_terms(0, false);
+  p.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
+  EXPECT_THAT(why_not_shareable(p), HasSubstr("not memory of a device"));
+}
+
 TEST_F(NoDriver, EveryCallIsUnsupported) {
   std::array<std::byte, 64> bytes = {};
   void* p = bytes.data();
@@ -78,6 +90,14 @@ TEST_F(NoDriver, EveryCallIsUnsupported) {
   result("export_fd", g.export_fd(region));
   result("import_fd", g.import_fd(0, Fd(), 1));
   refused("free_region", g.free_region(region));
+  MappedRange range{.device = 0, .data = p, .bytes = 64};
+  result("retain_piece", g.retain_piece(p));
+  refused("release_piece", g.release_piece(region));
+  result("export_piece", g.export_piece(region));
+  refused("open_to_peers", g.open_to_peers(region));
+  result("reserve_range", g.reserve_range(0, 1));
+  refused("map_piece", g.map_piece(&range, Fd(), 1));
+  refused("free_range", g.free_range(range));
   result("ipc_export", g.ipc_export(p));
   result("ipc_open", g.ipc_open(0, IpcHandle{}));
   refused("ipc_close", g.ipc_close(0, p));
