@@ -33,7 +33,7 @@ struct Incoming {
   wire::Frame frame;
   std::vector<Fd> fds;
 };
-inline constexpr int kMaxFds = 2;
+inline constexpr int kMaxFds = static_cast<int>(wire::Pieces::kMost);
 /// Receives one frame; waits until `deadline`. Errors: peer-dead (hang-up), deadline, refused (a malformed
 /// frame, or more descriptors than expected: all of them are closed), resource (no descriptor is left here
 /// for those passed).

@@ -51,6 +51,12 @@ void put(Writer& w, const Loan& f) {
   w.raw(f.handle);
 }
 
+void put(Writer& w, const Pieces& f) {
+  w.number(f.bytes);
+  w.number(static_cast<std::uint8_t>(f.sizes.size()));
+  for (const std::uint64_t size : f.sizes) w.number(size);
+}
+
 Frame take_join(Reader& r) {
   Join f;
   f.job = r.raw<std::tuple_size_v<Nonce>>();
@@ -80,7 +86,7 @@ Frame take_refuse(Reader& r) {
 Frame take_fetch(Reader& r) {
   Fetch f;
   const auto kind = r.number<std::uint8_t>();
-  r.expect(kind <= static_cast<std::uint8_t>(Fetch::Kind::bind), "the kind is not in the list");
+  r.expect(kind <= static_cast<std::uint8_t>(Fetch::Kind::gpu_mapped), "the kind is not in the list");
   f.kind = static_cast<Fetch::Kind>(kind);
   f.job = r.raw<std::tuple_size_v<Nonce>>();
   f.key = r.number<std::uint64_t>(), f.bytes = r.number<std::uint64_t>();
@@ -96,8 +102,17 @@ Frame take_loan(Reader& r) {
   return f;
 }
 
-constexpr Frame (*kTake[])(Reader&) = {take_join,  take_member, take_refuse,
-                                       take_fetch, take_grant,  take_loan};
+Frame take_pieces(Reader& r) {
+  Pieces f;
+  f.bytes = r.number<std::uint64_t>();
+  const auto many = r.number<std::uint8_t>();
+  r.expect(many >= 1 && many <= Pieces::kMost, "more pieces than a frame holds, or none");
+  for (std::size_t i = 0; i < many && i < Pieces::kMost; ++i) f.sizes.push_back(r.number<std::uint64_t>());
+  return f;
+}
+
+constexpr Frame (*kTake[])(Reader&) = {take_join,  take_member, take_refuse, take_fetch,
+                                       take_grant, take_loan,   take_pieces};
 static_assert(std::size(kTake) == std::variant_size_v<Frame>);
 
 constexpr std::size_t kSummed =

@@ -61,13 +61,16 @@ struct Refuse {
 /// Asks a rank for the descriptor of one of its segments.
 struct Fetch {
   /// multicast: a multicast object, requested from the rank that makes it; join, bind: a request that the
-  /// rank's GPU joins, or binds memory to, the object whose descriptor comes with the frame.
-  enum class Kind : std::uint8_t { group, allocation, gpu, gpu_group, multicast, join, bind };
+  /// rank's GPU joins, or binds memory to, the object whose descriptor comes with the frame. gpu_mapped: a
+  /// question whether the rank still maps device memory of the asking rank; the answer is a Grant of 1 byte
+  /// or of 0.
+  enum class Kind : std::uint8_t { group, allocation, gpu, gpu_group, multicast, join, bind, gpu_mapped };
   Kind kind = Kind::group;
   Nonce job{};
   std::uint64_t key = 0;    ///< identifies memory that is made on demand; allocation, gpu: its id
-  std::uint64_t bytes = 0;  ///< its size, if it is made on demand; otherwise ignored
-  std::uint32_t ranks = 0;  ///< multicast, join, bind: number of ranks that share the object
+  std::uint64_t bytes = 0;  ///< its size, if it is made on demand; gpu: the first of the pieces wanted
+  std::uint32_t ranks =
+      0;  ///< multicast, join, bind: number of ranks that share it; gpu_mapped: the asking rank
 };
 struct Grant {
   std::uint64_t bytes = 0;
@@ -77,8 +80,14 @@ struct Loan {
   std::uint64_t bytes = 0;
   std::array<std::uint8_t, 64> handle{};
 };
+/// Device memory in adjacent pieces. The descriptors of some of them come with the frame, in order.
+struct Pieces {
+  static constexpr std::size_t kMost = 32;  ///< in a frame
+  std::uint64_t bytes = 0;                  ///< of all pieces
+  std::vector<std::uint64_t> sizes;         ///< of those in this frame
+};
 
-using Frame = std::variant<Join, Member, Refuse, Fetch, Grant, Loan>;
+using Frame = std::variant<Join, Member, Refuse, Fetch, Grant, Loan, Pieces>;
 
 /// Texts beyond their limits are cut; see check().
 Bytes encode(const Frame&);

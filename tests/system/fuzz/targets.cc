@@ -90,9 +90,10 @@ void add_changed(Mode mode, wire::View payload, std::initializer_list<std::size_
 
 std::vector<Bytes> frames_seeds() {
   std::vector<Bytes> seeds;
-  for (const Frame& f : {Frame(Join{{1}, 1, 2, 3, "host", "server", "A=1"}),
-                         Frame(Member{1, 2, "host", "server"}), Frame(Refuse{Reason::mismatch, 1, "no"}),
-                         Frame(Fetch{Fetch::Kind::gpu, {1}, 2, 3}), Frame(Grant{7}), Frame(Loan{7, {1}})}) {
+  for (const Frame& f :
+       {Frame(Join{{1}, 1, 2, 3, "host", "server", "A=1"}), Frame(Member{1, 2, "host", "server"}),
+        Frame(Refuse{Reason::mismatch, 1, "no"}), Frame(Fetch{Fetch::Kind::gpu, {1}, 2, 3}), Frame(Grant{7}),
+        Frame(Loan{7, {1}}), Frame(Pieces{3, {1, 2}})}) {
     const Bytes b = encode(f);
     seeds.push_back(with(raw, b));
     Bytes forged{header, static_cast<std::uint8_t>(f.index())};

@@ -35,7 +35,10 @@ std::vector<Frame> frames() {
           Fetch{Fetch::Kind::gpu_group, nonce(), 1, 1 << 20},
           Fetch{Fetch::Kind::bind, nonce(), 1, 1 << 20, kMaxWorld},
           Grant{std::uint64_t{1} << 40},
-          Loan{std::uint64_t{1} << 33, {1, 2, 3, 255}}};
+          Loan{std::uint64_t{1} << 33, {1, 2, 3, 255}},
+          Fetch{Fetch::Kind::gpu_mapped, nonce(), 9, 0, 3},
+          Pieces{3 << 20, {1 << 20, 2 << 20}},
+          Pieces{~std::uint64_t{0}, std::vector<std::uint64_t>(Pieces::kMost, 1)}};
 }
 
 /// A frame with a correct header for any payload, as an attacker who has the source could make it.
@@ -63,7 +66,9 @@ bool sane(const Frame& f) {
     return m->rank < kMaxWorld && m->host.size() <= kMaxName && m->server.size() <= kMaxName;
   if (const auto* r = std::get_if<Refuse>(&f))
     return r->reason <= Reason::device && r->text.size() <= kMaxText;
-  if (const auto* x = std::get_if<Fetch>(&f)) return x->kind <= Fetch::Kind::bind && x->ranks <= kMaxWorld;
+  if (const auto* x = std::get_if<Fetch>(&f))
+    return x->kind <= Fetch::Kind::gpu_mapped && x->ranks <= kMaxWorld;
+  if (const auto* x = std::get_if<Pieces>(&f)) return !x->sizes.empty() && x->sizes.size() <= Pieces::kMost;
   return true;
 }
 
@@ -126,6 +131,11 @@ TEST(Frames, GoldenBytes) {
             "08000000"
             "0000000000000000");
   EXPECT_EQ(hex(payload_of(grant)), "0807060504030201");
+  EXPECT_EQ(hex(payload_of(encode(Pieces{3, {1, 2}}))),
+            "0300000000000000"
+            "02"
+            "0100000000000000"
+            "0200000000000000");
   EXPECT_EQ(hex(payload_of(encode(Refuse{Reason::mismatch, -1, "no"}))),
             "04"
             "ffffffff"
