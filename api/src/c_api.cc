@@ -268,6 +268,28 @@ int ouro_free(ouro_context_t context, void* data) {
   });
 }
 
+int ouro_register(ouro_context_t context, const void* data, size_t bytes, ouro_registration_t* registration) {
+  return guarded([&]() -> Status {
+    OURO_TRY(need(context, "register", "context"));
+    OURO_TRY(need(registration, "register", "registration"));
+    const Device device = context->context.device();
+    if (device.kind == Device::Kind::host) return invalid("register: this rank has no GPU");
+    OURO_ASSIGN(auto made, context->context.register_memory(data, bytes, device));
+    *registration = new ouro_registration{std::move(made)};
+    return {};
+  });
+}
+
+int ouro_deregister(ouro_registration_t registration, int64_t wait_ms) {
+  return guarded([&]() -> Status {
+    if (!registration) return {};
+    const Status ended = wait_ms < 0 ? registration->registration.release()
+                                     : registration->registration.release(Milliseconds(wait_ms));
+    if (ended.ok() || wait_ms == 0) delete registration;
+    return ended;
+  });
+}
+
 // ---- groups -------------------------------------------------------------------------------------
 
 int ouro_context_world(ouro_context_t context, ouro_group_t* group) {

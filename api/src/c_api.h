@@ -27,6 +27,10 @@ struct ouro_context {
   std::map<void*, ouro::Memory> memory;  ///< guarded by mutex
 };
 
+struct ouro_registration {
+  ouro::Registration registration;
+};
+
 struct ouro_stream {
   ouro::Stream stream;
 };

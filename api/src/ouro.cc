@@ -176,6 +176,18 @@ Result<Memory> Context::alloc(std::size_t bytes, Device device) try {
 } catch (const std::exception&) {
   return no_memory();
 }
+Result<Registration> Context::register_memory(const void* data, std::size_t bytes, Device device) try {
+  if (!impl_) return invalid("an empty context registers no memory");
+  OURO_ASSIGN(auto r, impl_->register_memory(data, bytes, device));
+  return Registration(std::move(r), data, bytes);
+} catch (const std::exception&) {
+  return no_memory();
+}
+Status Registration::release(Milliseconds wait) try {
+  return impl_ ? impl_->release(bounded(wait)) : Status();
+} catch (const std::exception&) {
+  return no_memory();
+}
 bool Context::active() const { return impl_ && impl_->active(); }
 Status Context::close() {
   if (world_ && world_->valid()) OURO_TRY(world_->close());

@@ -69,6 +69,17 @@ Allocation::~Allocation() {
     owner_->host_memory().forget(id_);
 }
 
+Registration::~Registration() { (void)release({}).ok(); }
+
+Status Registration::release(std::chrono::milliseconds patience) {
+  if (owner_->inherited()) return {};
+  DeviceMemory& memory = owner_->device_memory();
+  if (const std::uint64_t number = std::exchange(number_, 0); number != 0) {
+    OURO_ASSIGN(open_, memory.deregister(number));
+  }
+  return open_.empty() || patience.count() <= 0 ? Status() : memory.await_closed(&open_, patience);
+}
+
 Context::Context(ContextSpec spec, std::vector<Peer> peers, std::unique_ptr<Network> network,
                  std::unique_ptr<Faults> faults)
     : spec_(std::move(spec)),
@@ -167,6 +178,20 @@ Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes, Device 
   auto memory = host_memory_.allocate(bytes);
   if (!memory.ok()) return memory.status();
   return std::make_shared<Allocation>(shared_from_this(), std::move(*memory));
+}
+
+Result<std::shared_ptr<Registration>> Context::register_memory(const void* data, std::size_t bytes,
+                                                               Device device) {
+  OURO_TRY(usable());
+  if (data == nullptr || bytes == 0 || bytes > std::size_t{1} << 46)
+    return invalid(fmt::format("a registration of {} bytes at {}; expected 1 to 2^46 bytes", bytes, data));
+  if (device.kind != Device::Kind::cuda)
+    return unsupported("memory of the host is not registered: Context::alloc gives memory that ranks share");
+  if (device.index != spec_.gpu)
+    return invalid(fmt::format("memory of GPU {} cannot be registered; this rank {}", device.index,
+                               spec_.gpu < 0 ? "has none" : fmt::format("has GPU {}", spec_.gpu)));
+  OURO_ASSIGN(const std::uint64_t number, device_memory_.register_range(data, bytes));
+  return std::make_shared<Registration>(shared_from_this(), number);
 }
 
 Context::~Context() { leave(); }

@@ -47,6 +47,24 @@ class Allocation {
   std::shared_ptr<transport::GpuBlock> block_;
 };
 
+/// The registration of memory of this rank's GPU that the program allocated. The destructor ends it.
+class Registration {
+ public:
+  Registration(std::shared_ptr<class Context> owner, std::uint64_t number)
+      : owner_(std::move(owner)), number_(number) {}
+  ~Registration();
+  Registration(const Registration&) = delete;
+  Registration& operator=(const Registration&) = delete;
+  /// Ends the registration. If other processes may have opened the memory by a legacy handle, waits up to
+  /// `patience` until they have closed it. May be called again after the error deadline. Not thread-safe.
+  Status release(std::chrono::milliseconds patience);
+
+ private:
+  std::shared_ptr<class Context> owner_;
+  std::uint64_t number_;             // 0: ended
+  std::vector<std::uint64_t> open_;  // exports that other processes may have open
+};
+
 struct ContextSpec {
   JoinOptions join;
   int local_rank = 0, local_size = 1;
@@ -115,6 +133,9 @@ class Context : public std::enable_shared_from_this<Context> {
   }
   /// Errors: those of usable(), invalid (the size, or not this rank's GPU), resource.
   Result<std::shared_ptr<Allocation>> allocate(std::size_t bytes, Device = {});
+  /// Errors: those of usable() and of DeviceMemory::register_range, invalid (no bytes, or not this rank's
+  /// GPU), unsupported (memory of the host).
+  Result<std::shared_ptr<Registration>> register_memory(const void* data, std::size_t bytes, Device);
 
  private:
   Context(ContextSpec, std::vector<Peer>, std::unique_ptr<Network>, std::unique_ptr<Faults>);

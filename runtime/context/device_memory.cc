@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <thread>
 
 #include "kernels/gpu/resident.h"
 #include "runtime/core/per_process.h"
@@ -122,8 +124,22 @@ Status DeviceMemory::serve(int line, const wire::Fetch& request, std::span<const
                           mine->block->bytes(), request.bytes)};
     id = mine->id;
   }
-  auto offer = exports_.offer(id);
+  if (request.kind == Kind::gpu_mapped) {
+    const auto asks = static_cast<int>(request.ranks);
+    if (asks >= members_.size()) return {Reason::refused, "no such rank asks"};
+    return send_frame(line, wire::Grant{maps(asks, id) ? 1u : 0u});
+  }
+  auto offer = exports_.offer(id, request.kind == Kind::gpu ? request.bytes : 0, wire::Pieces::kMost);
   if (!offer.ok()) return offer.status();
+  if (!offer->pieces.empty()) {
+    wire::Pieces pieces{.bytes = offer->bytes, .sizes = {}};
+    std::vector<int> fds;
+    for (const auto& piece : offer->pieces) {
+      pieces.sizes.push_back(piece.bytes);
+      fds.push_back(piece.fd.get());
+    }
+    return send_frame(line, pieces, fds);
+  }
   if (offer->fd) return send_frame(line, wire::Grant{offer->bytes}, {offer->fd.get()});
   wire::Loan loan{.bytes = offer->bytes};
   std::memcpy(loan.handle.data(), offer->handle.data(), loan.handle.size());
@@ -141,6 +157,9 @@ Result<transport::GpuOffer> DeviceMemory::fetch(int r, const wire::Fetch& reques
   } else if (auto* loan = std::get_if<wire::Loan>(&*answer); loan && fds.empty()) {
     offer.bytes = loan->bytes;
     std::memcpy(offer.handle.data(), loan->handle.data(), loan->handle.size());
+  } else if (auto* some = std::get_if<wire::Pieces>(&*answer); some && fds.size() == some->sizes.size()) {
+    offer.bytes = some->bytes;
+    for (std::size_t i = 0; i < fds.size(); ++i) offer.pieces.push_back({some->sizes[i], std::move(fds[i])});
   } else {
     return Status(Reason::refused, fmt::format("rank {} answered with something else than device memory", r));
   }
@@ -178,8 +197,89 @@ Result<transport::GpuImports::At> DeviceMemory::resolve(int r, const transport::
   std::lock_guard lock(imported_mutex_);
   Imported& from = *imported_[static_cast<std::size_t>(r)];
   retire_what_ended(r, from);
-  return from.exports.map(device_, ref, bytes,
-                          [&] { return fetch(r, {.kind = wire::Fetch::Kind::gpu, .key = ref.id}); });
+  return from.exports.map(device_, ref, bytes, [&](std::size_t first) {
+    return fetch(r, {.kind = wire::Fetch::Kind::gpu, .key = ref.id, .bytes = first});
+  });
+}
+
+Result<std::uint64_t> DeviceMemory::register_range(const void* p, std::size_t bytes) {
+  transport::GpuExports::Reach reach;
+  for (int r = 0; r < members_.size(); ++r) {
+    if (r == members_.rank() || members_.is_remote(r)) continue;
+    (members_.peer(r).pid == members_.self().pid ? reach.devices : reach.processes) = true;
+  }
+  return exports_.register_range(p, bytes, device_, reach);
+}
+
+Result<std::vector<std::uint64_t>> DeviceMemory::deregister(std::uint64_t registration) {
+  return exports_.deregister(registration);
+}
+
+bool DeviceMemory::maps(int r, std::uint64_t id) {
+  // The holder of the lock may be waiting for an answer of the asking rank. That rank asks again.
+  std::unique_lock lock(imported_mutex_, std::try_to_lock);
+  if (!lock) return true;
+  Imported& from = *imported_[static_cast<std::size_t>(r)];
+  retire_what_ended(r, from);
+  lock.unlock();
+  {
+    std::lock_guard keepers(keepers_mutex_);
+    for (const auto& let_go : keepers_) let_go();
+  }
+  transport::release_if_quiet();
+  return from.exports.holds(id);
+}
+
+Status DeviceMemory::await_closed(std::vector<std::uint64_t>* ids, std::chrono::milliseconds patience) {
+  using namespace std::chrono_literals;
+  const auto until = Clock::now() + patience;
+  auto pause = 100us;
+  int holder = members_.rank();
+  const auto open_somewhere = [&](std::uint64_t id) {
+    for (int r = 0; r < members_.size(); ++r) {
+      if (members_.is_remote(r) || members_.peer(r).pid == members_.self().pid || members_.is_dead(r))
+        continue;
+      std::vector<Fd> fds;
+      const auto answer = requests_.ask(r,
+                                        {.kind = wire::Fetch::Kind::gpu_mapped,
+                                         .key = id,
+                                         .ranks = static_cast<std::uint32_t>(members_.rank())},
+                                        &fds);
+      const auto* grant = answer.ok() ? std::get_if<wire::Grant>(&*answer) : nullptr;
+      // A rank that has ended, or that has no GPU, maps nothing.
+      const bool open = grant ? grant->bytes != 0 : answer.status().reason() == Reason::deadline;
+      if (open) holder = r;
+      if (open) return true;
+    }
+    return false;
+  };
+  for (;;) {
+    transport::release_if_quiet();
+    holder = members_.rank();
+    std::erase_if(*ids, [&](std::uint64_t id) { return exports_.ended(id) && !open_somewhere(id); });
+    if (ids->empty()) return {};
+    if (Clock::now() >= until)
+      return Status(Failure{
+          .reason = Reason::deadline,
+          .text =
+              fmt::format("rank {} still has memory open that was registered: an operation of its process "
+                          "has not ended, or a graph that it has captured may use the memory",
+                          holder),
+          .rank = holder,
+          .detector = "registration"});
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, 10'000us);
+  }
+}
+
+DeviceMemory::Keeper::Keeper(DeviceMemory& memory, std::function<void()> let_go) : memory_(memory) {
+  std::lock_guard lock(memory_.keepers_mutex_);
+  at_ = memory_.keepers_.insert(memory_.keepers_.end(), std::move(let_go));
+}
+
+DeviceMemory::Keeper::~Keeper() {
+  std::lock_guard lock(memory_.keepers_mutex_);
+  memory_.keepers_.erase(at_);
 }
 
 Status DeviceMemory::with_neighbour(int r, const std::function<Status(DeviceMemory&)>& f) {
@@ -214,7 +314,7 @@ Result<DeviceMemory::BlockAt> DeviceMemory::block(int r, std::uint64_t key, std:
     return BlockAt{theirs->block->data(), theirs->block};
   }
   std::lock_guard lock(imported_mutex_);
-  auto at = imported_[static_cast<std::size_t>(r)]->blocks.map(device_, {key, 0, 0}, bytes, [&] {
+  auto at = imported_[static_cast<std::size_t>(r)]->blocks.map(device_, {key, 0, 0}, bytes, [&](std::size_t) {
     return fetch(r, {.kind = wire::Fetch::Kind::gpu_group, .key = key, .bytes = bytes});
   });
   if (!at.ok()) return at.status();

@@ -1,9 +1,11 @@
 // Memory of GPUs between the ranks of a host. Used by Context and the GPU executor.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,6 +40,28 @@ class DeviceMemory {
   /// Releases mappings of what rank r of another process has freed: from then on only a `keep` holds them.
   /// Returns false if this rank has been too late once, and has released all mappings of r that it had then.
   bool let_go_of_what_ended(int r);
+  /// Registers memory of this rank's GPU that the program allocated. Returns the number of the registration.
+  /// Errors: those of GpuExports::register_range.
+  Result<std::uint64_t> register_range(const void* p, std::size_t bytes);
+  /// Ends a registration. Returns the exports that other processes may have open by a legacy handle; these
+  /// must be closed before the memory is freed (await_closed).
+  Result<std::vector<std::uint64_t>> deregister(std::uint64_t registration);
+  /// Waits until these exports have ended and no other process has one open; removes the closed ones from the
+  /// list. Error deadline: a rank, which the text names, still has one open.
+  Status await_closed(std::vector<std::uint64_t>* ids, std::chrono::milliseconds patience);
+  /// As long as it lives, `let_go` is called, from any thread, when imports may have been retired. Owners
+  /// that keep imports beyond an operation then release the retired ones.
+  class Keeper {
+   public:
+    Keeper(DeviceMemory&, std::function<void()> let_go);
+    ~Keeper();
+    Keeper(const Keeper&) = delete;
+    Keeper& operator=(const Keeper&) = delete;
+
+   private:
+    DeviceMemory& memory_;
+    std::list<std::function<void()>>::iterator at_;
+  };
   /// The block `key` of rank r's device memory, made there on first demand, at an address of this rank.
   struct BlockAt {
     std::byte* data;
@@ -83,6 +107,9 @@ class DeviceMemory {
     std::uint64_t id = 0;  // id of its export
   };
   void retire_what_ended(int r, Imported&);
+  /// Releases the imports of rank r that can be released now, and returns whether this process still maps its
+  /// export `id`. Called on the watch thread.
+  bool maps(int r, std::uint64_t id);
   Result<OwnBlock> own_block(std::uint64_t key, std::size_t bytes);
   Result<transport::GpuOffer> fetch(int r, const wire::Fetch&);
   /// Calls f with the memory of a rank that is another thread of this process. Errors: those of f;
@@ -125,6 +152,8 @@ class DeviceMemory {
   transport::GpuExports exports_;
   std::mutex imported_mutex_;
   std::vector<std::unique_ptr<Imported>> imported_;  // by rank
+  std::mutex keepers_mutex_;
+  std::list<std::function<void()>> keepers_;
   std::mutex blocks_mutex_;
   std::map<std::uint64_t, OwnBlock> blocks_;
   std::mutex multicasts_mutex_;

@@ -96,6 +96,27 @@ static void operations(ouro_group_t g, int r, int device, void* in, void* out) {
   OK(ouro_group_status(g));
 }
 
+/* Memory that is registered, twice, as a whole and in part. */
+static void registrations(ouro_context_t c, ouro_group_t g, void* memory) {
+  ouro_registration_t all = NULL, part = NULL;
+  float here[COUNT];
+  int i;
+  OK(ouro_register(c, memory, COUNT * sizeof(float), &all));
+  OK(ouro_register(c, (char*)memory + 12, 100, &part));
+  CHECK(all != NULL && part != NULL && all != part);
+  for (i = 0; i < COUNT; ++i) here[i] = 1;
+  copy(g, memory, here, COUNT);
+  OK(ouro_all_reduce(g, memory, memory, COUNT, OURO_DTYPE_F32, sum(), NULL, NULL, NULL));
+  CHECK(all_are(g, memory, N));
+  OK(ouro_deregister(all, -1));
+  OK(ouro_deregister(part, 0));
+  OK(ouro_deregister(NULL, -1));
+  REFUSED(ouro_register(c, memory, 0, &all), "0 bytes");
+  REFUSED(ouro_register(c, here, sizeof here, &all), "not memory of a GPU");
+  REFUSED(ouro_register(c, memory, 4, NULL), "registration is null");
+  REFUSED(ouro_register(NULL, memory, 4, &all), "context is null");
+}
+
 static void* rank(void* argument) {
   ouro_context_t c = (ouro_context_t)argument;
   ouro_group_t g = NULL;
@@ -109,6 +130,7 @@ static void* rank(void* argument) {
   if (in && out) {
     CHECK(all_are(g, in, 0));
     operations(g, r, device, in, out);
+    registrations(c, g, out);
   }
   OK(ouro_stream_create(OURO_PRIORITY_NORMAL, NULL, &s));
   CHECK(ouro_stream_device(s) == -1 && ouro_stream_handle(s) == NULL);
@@ -132,6 +154,7 @@ static void without(void) {
   ouro_call_options_t call = OURO_CALL_OPTIONS;
   ouro_context_t c = NULL;
   ouro_group_t g = NULL;
+  ouro_registration_t registration = NULL;
   void* data = NULL;
   float x = 3, y = 0;
   options.device = -3;
@@ -141,6 +164,7 @@ static void without(void) {
   CHECK(ouro_context_device(c) == -1);
   OK(ouro_context_world(c, &g));
   REFUSED(ouro_alloc_device(c, 64, &data), "no GPU");
+  REFUSED(ouro_register(c, &x, sizeof x, &registration), "no GPU");
   call.memory = OURO_MEMORY_DEVICE;
   REFUSED(ouro_all_reduce(g, &x, &y, 1, OURO_DTYPE_F32, sum(), &call, NULL, NULL), "has none");
   call.memory = OURO_MEMORY_HOST;

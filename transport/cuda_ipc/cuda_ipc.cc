@@ -46,6 +46,7 @@ std::uint64_t GpuExports::add(std::shared_ptr<GpuBlock> block) {
     auto handle = gpu().ipc_export(block->data());
     if (!handle.ok()) return 0;  // for this process only
     e.handle = *handle;
+    e.has_handle = true;
   }
   e.block = std::move(block);
   std::lock_guard lock(mutex_);
@@ -55,7 +56,17 @@ std::uint64_t GpuExports::add(std::shared_ptr<GpuBlock> block) {
 
 void GpuExports::withdraw(std::uint64_t id) {
   std::lock_guard lock(mutex_);
-  if (entries_.erase(id) > 0) dropped_(id);
+  end(id);
+}
+
+/// An export that was never offered is mapped nowhere. Announcing its end would only displace older
+/// announcements that importers still need.
+void GpuExports::end(std::uint64_t id) {
+  const auto it = entries_.find(id);
+  if (it == entries_.end()) return;
+  const bool offered = it->second.offered;
+  entries_.erase(it);
+  if (offered) dropped_(id);
 }
 
 GpuRef GpuExports::in_block(const std::byte* p, std::size_t bytes) const {
@@ -65,26 +76,46 @@ GpuRef GpuExports::in_block(const std::byte* p, std::size_t bytes) const {
   return {0, 0, reinterpret_cast<std::uint64_t>(p)};
 }
 
-Result<GpuRef> GpuExports::find_block(const void* p, std::size_t bytes) const {
+Result<GpuRef> GpuExports::find_lasting(const void* p, std::size_t bytes) {
   std::lock_guard lock(mutex_);
-  return in_block(static_cast<const std::byte*>(p), bytes);
+  const auto* at = static_cast<const std::byte*>(p);
+  const GpuRef ours = in_block(at, bytes);
+  return ours.id != 0 || ranges_.empty() ? ours : in_range(at, bytes);
 }
 
 void GpuExports::drop(std::map<std::uint64_t, std::uint64_t>::iterator by_base) {
   const std::uint64_t gone = by_base->second;
-  entries_.erase(gone);
   by_base_.erase(by_base);
-  dropped_(gone);
+  end(gone);
+}
+
+bool GpuExports::still(const void* p, std::uint64_t allocation) {
+  const auto info = gpu().pointer(p);
+  return info.ok() && info->kind == gpu::MemoryKind::device && info->allocation == allocation;
 }
 
 void GpuExports::look_for_freed() {
   constexpr std::uint64_t kEvery = 4;  // calls: a look costs what a call costs that finds a stranger's memory
-  if (by_base_.empty() || ++calls_ % kEvery != 0) return;
+  if (by_base_.empty() && registrations_.empty()) return;
+  if (++calls_ % kEvery != 0) return;
+  look_for_freed_range();
+  if (by_base_.empty()) return;
   auto next = by_base_.upper_bound(looked_at_);
   if (next == by_base_.end()) next = by_base_.begin();
   looked_at_ = next->first;
-  const auto info = gpu().pointer(reinterpret_cast<const void*>(next->first));
-  if (!info.ok() || info->allocation != entries_[next->second].allocation) drop(next);
+  if (!still(reinterpret_cast<const void*>(next->first), entries_[next->second].allocation)) drop(next);
+}
+
+/// Whether [at, end) is memory of the device. A buffer in memory of cuMemMap may lie across mappings.
+static bool goes_on(const std::byte* at, const std::byte* end, int device) {
+  while (at < end) {
+    const auto next = gpu().pointer(at);
+    if (!next.ok() || next->kind != gpu::MemoryKind::device || next->device != device || next->legacy_ipc ||
+        !next->base)
+      return false;
+    at = static_cast<const std::byte*>(next->base) + next->bytes;
+  }
+  return true;
 }
 
 Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
@@ -93,13 +124,16 @@ Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
   std::lock_guard lock(mutex_);
   look_for_freed();
   if (const GpuRef ours = in_block(at, bytes); ours.id != 0) return ours;
+  if (!ranges_.empty())
+    if (const GpuRef registered = in_range(at, bytes); registered.id != 0) return registered;
   auto info = gpu().pointer(p);
   if (!info.ok()) return info.status();
   if (info->kind != gpu::MemoryKind::device && info->kind != gpu::MemoryKind::managed)
     return invalid(fmt::format("{} is not memory of a GPU, though its view says so", fmt::ptr(p)));
   if (info->device != device)
     return invalid(fmt::format("a buffer on GPU {}, in a view that says GPU {}", info->device, device));
-  if (info->base && at + bytes > static_cast<const std::byte*>(info->base) + info->bytes)
+  if (const auto* end = static_cast<const std::byte*>(info->base) + info->bytes;
+      info->base && at + bytes > end && (info->legacy_ipc || !goes_on(end, at + bytes, device)))
     return invalid(
         fmt::format("a buffer of {} bytes reaches beyond its allocation of {}", bytes, info->bytes));
   if (!info->legacy_ipc || !info->base) return GpuRef{0, 0, address};
@@ -116,16 +150,17 @@ Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
   entries_[id] = {.base = static_cast<std::byte*>(info->base),
                   .bytes = info->bytes,
                   .allocation = info->allocation,
-                  .handle = *handle};
+                  .handle = *handle,
+                  .has_handle = true};
   by_base_[base] = id;
   return GpuRef{id, address - base, address};
 }
 
-Result<GpuOffer> GpuExports::offer(std::uint64_t id) const {
+Result<GpuOffer> GpuExports::offer(std::uint64_t id, std::size_t first, std::size_t most) {
   std::lock_guard lock(mutex_);
   const auto it = entries_.find(id);
   if (it == entries_.end()) return Status(Reason::refused, "this memory was freed");
-  const Entry& e = it->second;
+  Entry& e = it->second;
   GpuOffer offer;
   offer.bytes = e.bytes;
   if (e.block && e.block->shareable()) {
@@ -133,17 +168,50 @@ Result<GpuOffer> GpuExports::offer(std::uint64_t id) const {
     if (!fd.ok()) return fd.status();
     offer.bytes = e.block->region().bytes;
     offer.fd = std::move(*fd);
-  } else {
+  } else if (!e.pieces.empty()) {
+    for (std::size_t i = first; i < e.pieces.size() && offer.pieces.size() < most; ++i) {
+      const gpu::Region& piece = e.pieces[i]->region();
+      OURO_ASSIGN(Fd fd, gpu().export_piece(piece));
+      offer.pieces.push_back({piece.bytes, std::move(fd)});
+    }
+    if (offer.pieces.empty()) return Status(Reason::refused, "this memory has fewer pieces");
+  } else if (e.has_handle) {
     offer.handle = e.handle;
+  } else {
+    return Status(Reason::refused, "this memory is for its own process only");
   }
+  e.offered = true;
   return offer;
 }
 
 // ---- imports --------------------------------------------------------------------------------------
 
-Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const GpuOffer& offer) {
+Status GpuImport::map_pieces(int device, const GpuOffer& offer, const GpuFetch& more) {
+  OURO_ASSIGN(range_, gpu().reserve_range(device, offer.bytes));
+  data_ = static_cast<std::byte*>(range_.data);
+  std::size_t many = 0;
+  const auto map_all = [&](const GpuOffer& some) -> Status {
+    if (some.pieces.empty()) return {Reason::refused, "a peer offered device memory with a piece missing"};
+    many += some.pieces.size();
+    for (const GpuOffer::Piece& piece : some.pieces)
+      OURO_TRY(gpu().map_piece(&range_, piece.fd, piece.bytes));
+    return {};
+  };
+  OURO_TRY(map_all(offer));
+  while (range_.mapped < range_.bytes) {
+    if (many >= GpuExports::kMaxPieces) return {Reason::refused, "a peer offered memory in too many pieces"};
+    OURO_ASSIGN(const GpuOffer next, more(many));
+    OURO_TRY(map_all(next));
+  }
+  return {};
+}
+
+Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const GpuOffer& offer, const GpuFetch& more) {
   const auto made = when_quiet(std::shared_ptr<GpuImport>(new GpuImport));
-  if (offer.fd) {
+  made->device_ = device;
+  if (!offer.pieces.empty()) {
+    OURO_TRY(made->map_pieces(device, offer, more));
+  } else if (offer.fd) {
     OURO_ASSIGN(made->region_, gpu().import_fd(device, offer.fd, offer.bytes));
     made->data_ = static_cast<std::byte*>(made->region_.data);
   } else {
@@ -152,21 +220,26 @@ Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const GpuOffer& of
     made->legacy_ = true;
   }
   made->bytes_ = offer.bytes;
-  made->device_ = device;
   return made;
 }
 
 GpuImport::~GpuImport() {
-  if (data_) (void)(legacy_ ? gpu().ipc_close(device_, data_) : gpu().free_region(region_)).ok();
+  if (!data_) return;
+  if (range_.data)
+    (void)gpu().free_range(range_).ok();
+  else
+    (void)(legacy_ ? gpu().ipc_close(device_, data_) : gpu().free_region(region_)).ok();
 }
 
 Result<GpuImports::At> GpuImports::map(int device, const GpuRef& ref, std::size_t bytes,
-                                       const std::function<Result<GpuOffer>()>& fetch) {
+                                       const GpuFetch& fetch) {
   std::lock_guard lock(mutex_);
   auto it = mapped_.find(ref.id);
   if (it == mapped_.end()) {
-    OURO_ASSIGN(const GpuOffer offer, fetch());
-    OURO_ASSIGN(auto mapped, GpuImport::map(device, offer));
+    OURO_ASSIGN(const GpuOffer offer, fetch(0));
+    OURO_ASSIGN(auto mapped, GpuImport::map(device, offer, fetch));
+    std::erase_if(held_, [](const auto& held) { return held.second.expired(); });
+    held_.emplace(ref.id, mapped->mapped());
     it = mapped_.emplace(ref.id, std::move(mapped)).first;
   }
   const GpuImport& m = *it->second;
@@ -179,7 +252,16 @@ Result<GpuImports::At> GpuImports::map(int device, const GpuRef& ref, std::size_
 
 void GpuImports::retire(std::uint64_t id) {
   std::lock_guard lock(mutex_);
-  mapped_.erase(id);
+  const auto it = mapped_.find(id);
+  if (it == mapped_.end()) return;
+  it->second->retire();
+  mapped_.erase(it);
+}
+
+bool GpuImports::holds(std::uint64_t id) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(held_, [](const auto& held) { return held.second.expired(); });
+  return held_.contains(id);
 }
 
 void GpuImports::retire_all() {

@@ -1,6 +1,7 @@
 // Device memory between the ranks of a node: what one rank exports, others map, by VMM descriptor, by legacy
 // IPC handle, or, within a process, by its address. Used by the context (sockets) and the GPU executors.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -24,10 +25,18 @@ struct GpuRef {
 
 /// What lets another process map an export. Travels over the authenticated local socket and nowhere else.
 struct GpuOffer {
+  struct Piece {
+    std::uint64_t bytes = 0;
+    Fd fd;
+  };
   std::uint64_t bytes = 0;
-  Fd fd;  ///< of VMM memory; else the handle holds
+  Fd fd;                      ///< of VMM memory in one piece
+  std::vector<Piece> pieces;  ///< of VMM memory in several, some of them in order; else the handle holds
   gpu::IpcHandle handle = {};
 };
+/// Requests the offer of an export. Where the export is in pieces, the offer has some of them, from piece
+/// `first` on.
+using GpuFetch = std::function<Result<GpuOffer>(std::size_t first)>;
 
 /// Device memory of this library's own making. It is freed after the last owner, when the process is quiet
 /// (when_quiet): a driver may wait for all work when it frees.
@@ -51,31 +60,109 @@ class GpuBlock {
   bool shareable_ = false;
 };
 
-/// What this rank exports. Thread-safe: the watch thread makes offers.
+/// A reference to one piece of VMM memory that the program allocated. It keeps the memory allocated, even if
+/// the program unmaps it.
+class GpuPiece {
+ public:
+  /// The piece around `p`. Errors: those of gpu::Gpu::retain_piece.
+  static Result<std::shared_ptr<GpuPiece>> retain(const void* p);
+  ~GpuPiece();
+  GpuPiece(const GpuPiece&) = delete;
+  GpuPiece& operator=(const GpuPiece&) = delete;
+  const gpu::Region& region() const { return region_; }
+  std::byte* begin() const { return static_cast<std::byte*>(region_.data); }
+  std::byte* end() const { return begin() + region_.bytes; }
+
+ private:
+  GpuPiece() = default;
+  gpu::Region region_;
+  bool retained_ = false;
+};
+
+/// The exports of this rank: blocks that this library allocated, memory that the program registered, and, for
+/// the leader's path, any memory that has a legacy handle. Thread-safe: the watch thread makes offers.
 class GpuExports {
  public:
+  static constexpr std::size_t kMaxPieces = 65'536;  ///< of an export
+
   /// `dropped` is told of each export that has ended, so that importers let go of it; one call at a time.
-  explicit GpuExports(std::function<void(std::uint64_t id)> dropped) : dropped_(std::move(dropped)) {}
+  explicit GpuExports(std::function<void(std::uint64_t id)> dropped) : dropped_(std::move(dropped)) {
+    alive_->exports = this;
+  }
+  ~GpuExports();
+  GpuExports(const GpuExports&) = delete;
+  GpuExports& operator=(const GpuExports&) = delete;
   /// Exports a block until `withdraw`.
   std::uint64_t add(std::shared_ptr<GpuBlock>);
   void withdraw(std::uint64_t id);
   /// Finds, or makes, the export that holds [p, p + bytes): a block, or any memory that has a legacy handle.
   /// Id 0: it cannot be shared. Error invalid: not device memory of `device`, or not all of it.
   Result<GpuRef> find(const void* p, std::size_t bytes, int device);
-  /// The same among blocks only. Id 0: none holds it.
-  Result<GpuRef> find_block(const void* p, std::size_t bytes) const;
-  Result<GpuOffer> offer(std::uint64_t id) const;
+  /// Finds the export that holds [p, p + bytes) among blocks and registered memory only. Id 0: none does.
+  Result<GpuRef> find_lasting(const void* p, std::size_t bytes);
+  /// Returns the offer of an export. Where it is in pieces, the offer has at most `most`, from `first` on.
+  Result<GpuOffer> offer(std::uint64_t id, std::size_t first, std::size_t most);
+
+  /// What has to access registered memory besides this rank's device.
+  struct Reach {
+    bool processes = false;  ///< other processes of this host
+    bool devices = false;    ///< other devices of this process
+  };
+  /// Registers [p, p + bytes). The caller keeps the memory allocated until `deregister`. A buffer that lies
+  /// across registered ranges that are adjacent or overlap is found, too. Returns the number of the
+  /// registration. Errors: invalid (not memory of `device`, or only in part), unsupported (other processes
+  /// need access and cannot map it; the text says why), resource.
+  Result<std::uint64_t> register_range(const void* p, std::size_t bytes, int device, Reach);
+  /// Ends a registration: later operations do not find it. Operations of this process that are in flight may
+  /// have named it to ranks that have not reached them, so its exports end, and importers release them, when
+  /// the process is quiet (when_quiet). Returns the exports that all importers must close before the memory
+  /// is freed (CUDA requires that of legacy handles). Error invalid: the registration has ended already.
+  Result<std::vector<std::uint64_t>> deregister(std::uint64_t registration);
+  /// Whether an export has ended.
+  bool ended(std::uint64_t id) const;
 
  private:
   struct Entry {
     std::byte* base = nullptr;
     std::size_t bytes = 0;
-    std::shared_ptr<GpuBlock> block;  // or a stranger's memory:
+    std::shared_ptr<GpuBlock> block;                // set for blocks
+    std::vector<std::shared_ptr<GpuPiece>> pieces;  // set for registered VMM memory
     std::uint64_t allocation = 0;
     gpu::IpcHandle handle = {};
+    bool has_handle = false;
+    int users = 0;         // number of ranges that use the export
+    bool offered = false;  // another process may have mapped it
   };
+  /// A registered range, or the union of adjacent ones.
+  struct Range {
+    const std::byte* end;
+    std::uint64_t id;                  // of the export that holds it
+    std::uint64_t number;              // of the registration; 0: a union of
+    std::vector<std::uint64_t> parts;  // these registrations
+    std::uint64_t allocation = 0;      // number of the allocation at its beginning, when it was registered
+  };
+  using Ranges = std::multimap<const std::byte*, Range>;  // by their beginnings
   // With mutex_ held.
   GpuRef in_block(const std::byte* p, std::size_t bytes) const;
+  GpuRef in_range(const std::byte* p, std::size_t bytes);
+  Ranges::const_iterator range_around(const std::byte* p, std::size_t bytes) const;
+  /// Makes one export of all registrations that are adjacent around `p`, if together they hold
+  /// [p, p + bytes). Returns the end of the map if they do not.
+  Ranges::const_iterator join(const std::byte* p, std::size_t bytes);
+  Result<Entry> entry_of(const std::byte* p, std::size_t bytes, const gpu::PointerInfo&, Reach) const;
+  void add_range(const std::byte* begin, Range);
+  /// Removes a range. If no other range uses its export, the export has to end, and so does the one that the
+  /// leader's path has made of the same allocation: both are added to `ending`, or end at once if it is null.
+  void drop_range(Ranges::const_iterator, std::vector<std::uint64_t>* ending);
+  void look_for_freed_range();
+  static bool still(const void* p, std::uint64_t allocation);
+  void end(std::uint64_t id);
+  /// For objects that end an export later (EndsWithIt): whether the exports still exist.
+  struct Alive {
+    std::mutex mutex;
+    GpuExports* exports;
+  };
+  struct EndsWithIt;
   /// Nobody says when a stranger frees his memory: a call looks now and then whether the next of it is still
   /// what was exported.
   void look_for_freed();
@@ -87,26 +174,41 @@ class GpuExports {
   std::map<std::uint64_t, std::uint64_t> by_base_;  // address of a stranger's memory -> id
   std::uint64_t next_ = 1;
   std::uint64_t calls_ = 0, looked_at_ = 0;  // the address of a stranger's memory
+  Ranges ranges_;
+  std::size_t longest_ = 0;                                  // length of the longest range so far
+  std::map<std::uint64_t, const std::byte*> registrations_;  // by number; nullptr: freed before its end
+  std::uint64_t looked_at_registration_ = 0;
+  const std::shared_ptr<Alive> alive_ = std::make_shared<Alive>();
 };
 
 /// What another process exported, mapped here as long as this lives. A driver may wait for all work when it
 /// unmaps, and work may be using it: it goes when the process is quiet (when_quiet).
 class GpuImport {
  public:
-  static Result<std::shared_ptr<GpuImport>> map(int device, const GpuOffer&);
+  /// Calls `more` for the pieces that the offer lacks.
+  static Result<std::shared_ptr<GpuImport>> map(int device, const GpuOffer&, const GpuFetch& more);
   ~GpuImport();
   GpuImport(const GpuImport&) = delete;
   GpuImport& operator=(const GpuImport&) = delete;
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
+  /// Whether its export has ended, so that no later operation names it.
+  bool retired() const { return retired_.load(std::memory_order_relaxed); }
+  void retire() { retired_.store(true, std::memory_order_relaxed); }
+  /// Expires when the memory has been unmapped.
+  std::weak_ptr<void> mapped() const { return mapped_; }
 
  private:
   GpuImport() = default;
+  Status map_pieces(int device, const GpuOffer&, const GpuFetch& more);
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   int device_ = -1;
   bool legacy_ = false;
   gpu::Region region_;
+  gpu::MappedRange range_;
+  std::atomic<bool> retired_{false};
+  std::shared_ptr<void> mapped_ = std::make_shared<char>();
 };
 
 /// What this rank has mapped of one other process's exports.
@@ -118,15 +220,17 @@ class GpuImports {
     std::byte* data = nullptr;
     std::shared_ptr<GpuImport> keep;
   };
-  Result<At> map(int device, const GpuRef& ref, std::size_t bytes,
-                 const std::function<Result<GpuOffer>()>& fetch);
+  Result<At> map(int device, const GpuRef& ref, std::size_t bytes, const GpuFetch& fetch);
   /// The export has ended: it is unmapped when nothing uses it any more, and mapped anew if it is asked for.
   void retire(std::uint64_t id);
   void retire_all();
+  /// Whether the export is mapped here, which includes that it waits to be unmapped.
+  bool holds(std::uint64_t id);
 
  private:
   std::mutex mutex_;
   std::map<std::uint64_t, std::shared_ptr<GpuImport>> mapped_;
+  std::multimap<std::uint64_t, std::weak_ptr<void>> held_;  // by id, until they are unmapped
 };
 
 }  // namespace ouro::transport

@@ -18,6 +18,7 @@ namespace ouro {
 namespace rt {  // the implementation; opaque here
 class Context;
 class Group;
+class Registration;
 }  // namespace rt
 
 /// 128 opaque bytes that name one job. One rank creates it and passes it to all others over any channel.
@@ -100,6 +101,39 @@ class OURO_API Memory {
   Device device_;
 };
 
+/// Registration of memory of this rank's GPU that the program allocated (Context::register_memory). Ends with
+/// the handle. Movable, not thread-safe.
+class OURO_API Registration {
+ public:
+  Registration() = default;                                    ///< an empty handle
+  Registration(Registration&&) noexcept = default;             ///< leaves an empty handle behind
+  Registration& operator=(Registration&&) noexcept = default;  ///< as if the old one were destroyed
+  ~Registration() = default;  ///< as release(Milliseconds(0)), without its error
+  const void* data() const { return impl_ ? data_ : nullptr; }  ///< as registered; null for an empty handle
+  std::size_t bytes() const { return impl_ ? bytes_ : 0; }      ///< as registered; 0 for an empty handle
+  explicit operator bool() const { return impl_ != nullptr; }   ///< false: an empty handle
+  /// Ends the registration: operations that are called from now on treat the memory like any other.
+  /// Operations in flight still use it, so do not free the memory before they have ended on this rank.
+  /// Idempotent; enqueues nothing and synchronizes no stream.
+  ///
+  /// Memory of cuMemMap may then be freed at once. It returns to the device when no operation of this process
+  /// is in flight and the other processes have unmapped it, which they do in later calls. Memory of
+  /// cudaMalloc must not be freed while another process has it open (CUDA does not define what happens then).
+  /// For such memory the call waits up to `wait` until all have closed it. They do so without a call of their
+  /// own, but not while an operation of theirs or of this process is in flight, so let operations end that
+  /// wait for this rank. Error deadline: a rank, which the text names, still has the memory open; the
+  /// registration has ended nevertheless, and a later call continues to wait.
+  Status release(Milliseconds wait = Milliseconds(2000));
+  /// For the library.
+  Registration(std::shared_ptr<rt::Registration> impl, const void* data, std::size_t bytes)
+      : impl_(std::move(impl)), data_(data), bytes_(bytes) {}
+
+ private:
+  std::shared_ptr<rt::Registration> impl_;
+  const void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
 /// One rank's membership in a job. Calls are thread-safe. Destruction never waits for peers: operations of
 /// its world group that are still in flight end as `revoked` on all ranks; close() drains them first.
 class OURO_API Context {
@@ -144,6 +178,17 @@ class OURO_API Context {
   /// Freed with the last handle. Errors: invalid (0 bytes or above 2^46, a GPU that is not this rank's),
   /// resource, device, revoked, forked.
   Result<Memory> alloc(std::size_t bytes, Device = {});
+  /// Registers `bytes` bytes at `data`, memory of this rank's GPU that the program allocated. Where GPUs map
+  /// each other, operations then read and write it in place, like memory of alloc(). The caller keeps the
+  /// memory allocated until the registration has been released. The call is local, and valid for all groups,
+  /// created before or after it. Ranges may overlap and need not be whole allocations. A range of memory of
+  /// cuMemMap (PyTorch's expandable segments, ncclMemAlloc) may span mappings, and a buffer may span adjacent
+  /// ranges of it. Other processes map the whole allocation, or the whole of each mapping. The registration
+  /// keeps the context alive. Errors: invalid (0 bytes or above 2^46, not memory of a GPU or only in part, a
+  /// GPU that is not this rank's), unsupported (host memory, managed memory, or memory that other processes
+  /// cannot map, such as that of cuMemCreate without a shareable handle type; the text says why), resource,
+  /// device, revoked, forked.
+  Result<Registration> register_memory(const void* data, std::size_t bytes, Device device);
   bool active() const;  ///< joined and not closed
   /// Leaves the job cleanly: drains the world group, then notifies the peers. Idempotent. Groups of this
   /// context are unusable afterwards. Errors: invalid, with nothing done, in the cases where Group::close()

@@ -35,6 +35,7 @@ typedef struct ouro_context* ouro_context_t; /**< one rank's membership in a job
 typedef struct ouro_group* ouro_group_t;     /**< an ordered set of ranks that communicate */
 typedef struct ouro_stream* ouro_stream_t;   /**< an ordered queue of operations, on the host or on a GPU */
 typedef struct ouro_work* ouro_work_t;       /**< an operation in flight */
+typedef struct ouro_registration* ouro_registration_t; /**< registered memory of a GPU */
 
 /** @defgroup c_errors C: library and errors
  * @{ */
@@ -90,6 +91,18 @@ OURO_API int ouro_alloc_device(ouro_context_t context, size_t bytes, void** data
 /** Frees memory from ouro_alloc or ouro_alloc_device of the same context; operations on it must have ended.
  * Null is a no-op. */
 OURO_API int ouro_free(ouro_context_t context, void* data);
+/** Registers `bytes` bytes at `data`, memory of this rank's GPU that the program has allocated (cudaMalloc,
+ * cuMemMap) and keeps allocated until ouro_deregister: operations read and write it in place, as they do
+ * memory of ouro_alloc_device. Local. Ranges may overlap and need not be whole allocations. Errors: invalid
+ * (the rank has no GPU, not memory of it or not all of it), unsupported (other processes cannot map it;
+ * ouro_last_error says why), system. */
+OURO_API int ouro_register(ouro_context_t context, const void* data, size_t bytes,
+                           ouro_registration_t* registration);
+/** Ends a registration, at once for operations that are called later, and frees the handle. Operations in
+ * flight must have ended before the memory is freed. Memory of cudaMalloc must not be freed either while
+ * another process has it open: for it this waits up to `wait_ms` (negative: 2,000). Error timeout: a rank
+ * still has it open. The handle then stays, for another call, unless `wait_ms` was 0. Null is ignored. */
+OURO_API int ouro_deregister(ouro_registration_t registration, int64_t wait_ms);
 
 /** @}
  * @defgroup c_groups C: groups

@@ -33,10 +33,11 @@ Status GpuListing::open() {
 
 Result<std::uint64_t> GpuListing::refer(const void* p, std::size_t bytes, std::uint64_t seq) {
   if (bytes == 0) return 0;
-  // Other processes map what is this library's alone: of what a user frees nobody tells them before.
+  // Other processes map only memory that this library allocated or that the program registered: they cannot
+  // learn of a free of other memory before it happens.
   transport::GpuExports& exports = team_.context.device_memory().exports();
   OURO_ASSIGN(const auto found,
-              team_.abroad ? exports.find_block(p, bytes) : exports.find(p, bytes, team_.device));
+              team_.abroad ? exports.find_lasting(p, bytes) : exports.find(p, bytes, team_.device));
   if (found.id == 0 || found.offset >> Ref::kOffsetBits != 0) return Ref::kNone;
   const auto at =
       std::find_if(mine_.begin(), mine_.end(), [&](const Allocation& a) { return a.id == found.id; });
@@ -65,8 +66,8 @@ int GpuListing::learn(std::span<gpu::ResidentEntry> room) {
     // where its ranks are threads.
     if (q == team_.rank || (!team_.here(q) && team_.shares_process)) continue;
     // Where nobody knows what has ended, all stays.
-    if (!team_.here(q))
-      keeps_all_ |= !team_.context.device_memory().let_go_of_what_ended(team_.world_rank(q));
+    if (!team_.here(q) && !team_.context.device_memory().let_go_of_what_ended(team_.world_rank(q)))
+      captured();
     // Pairs with refer(). A peer writes the number, which is not believed to lie within the list.
     const std::uint64_t listed = std::min<std::uint64_t>(
         std::atomic_ref(list(q).listed).load(std::memory_order_acquire), Ref::kListed);
@@ -82,12 +83,25 @@ int GpuListing::learn(std::span<gpu::ResidentEntry> room) {
       learning_.push_back({q, static_cast<int>(i), at.ok(), at.ok() ? std::move(at->keep) : nullptr});
     }
   }
-  if (!keeps_all_) std::erase_if(kept_, [](const auto& keep) { return keep.use_count() == 1; });
+  std::lock_guard lock(kept_mutex_);
+  drop_retired();
   kept_.reserve(kept_.size() + learning_.size());
   return static_cast<int>(learned);
 }
 
+void GpuListing::let_go() {
+  std::lock_guard lock(kept_mutex_);
+  drop_retired();
+}
+
+void GpuListing::drop_retired() {
+  if (keeps_all_.load(std::memory_order_relaxed)) return;
+  std::erase_if(kept_, [](const auto& keep) { return keep->retired(); });
+}
+
 void GpuListing::entered(std::uint64_t seq) {
+  if (learning_.empty()) return;
+  std::lock_guard lock(kept_mutex_);
   for (Learning& l : learning_) {
     learnt_[static_cast<std::size_t>(l.owner)] = static_cast<std::uint64_t>(l.number) + 1;
     if (l.keep) kept_.push_back(std::move(l.keep));

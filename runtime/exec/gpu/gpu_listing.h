@@ -1,8 +1,10 @@
 // The allocations in which the ranks of a group have had buffers, and who has mapped them: by their numbers
 // resident kernels tell each other where their buffers lie. Used by the resident path.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -18,7 +20,8 @@ namespace ouro::rt {
 /// it.
 class GpuListing {
  public:
-  explicit GpuListing(GpuTeam& team) : team_(team) {}
+  explicit GpuListing(GpuTeam& team)
+      : team_(team), keeper_(team.context.device_memory(), [this] { let_go(); }) {}
   ~GpuListing();
   GpuListing(const GpuListing&) = delete;
   GpuListing& operator=(const GpuListing&) = delete;
@@ -36,7 +39,7 @@ class GpuListing {
   /// is given again.
   void entered(std::uint64_t seq);
   /// A graph captures what has been mapped by now.
-  void captured() { keeps_all_ = true; }
+  void captured() { keeps_all_.store(true, std::memory_order_relaxed); }
 
  private:
   using Ref = gpu::ResidentRef;
@@ -59,14 +62,18 @@ class GpuListing {
   /// The first operation in which kernels of `reader` know allocation `number` of `owner`: 0 not yet, kNone
   /// never.
   std::uint64_t& known_from(int owner, int number, int reader) const;
+  void let_go();        ///< releases mappings whose exports have ended; from any thread
+  void drop_retired();  ///< the same; the caller holds kept_mutex_
 
   GpuTeam& team_;
   std::shared_ptr<device::Segment> segment_;
   std::vector<Allocation> mine_;       // a peer could change what is shared
   std::vector<std::uint64_t> learnt_;  // by rank, how many of its list
   std::vector<Learning> learning_;
-  std::vector<std::shared_ptr<transport::GpuImport>> kept_;
-  bool keeps_all_ = false;
+  std::mutex kept_mutex_;
+  std::vector<std::shared_ptr<transport::GpuImport>> kept_;  // under the lock
+  std::atomic<bool> keeps_all_{false};                       // set by the thread of the call
+  const DeviceMemory::Keeper keeper_;                        // last: it uses the above
 };
 
 }  // namespace ouro::rt

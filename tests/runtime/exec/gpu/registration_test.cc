@@ -1,0 +1,232 @@
+// Memory that the program has allocated itself and registered: reached in place like that of Context::alloc,
+// among threads and processes, as it grows, nests and comes back. On fake devices.
+#include "tests/runtime/exec/gpu/own_memory.h"
+#include "tests/runtime/failure/harness.h"
+
+namespace ouro::test {
+namespace {
+
+/// n ranks with a fake GPU each, as threads or as processes.
+std::string on_gpus(Mode mode, int n, const Body& body, gpu::FakeOptions fakes = {}) {
+  fakes.devices = 8;
+  fakes.multiprocessors = 16;
+  if (mode == Mode::threads) {
+    gpu::FakeGpu shared(fakes);
+    gpu::install(&shared);
+    std::string said = run_threads(n, body);
+    gpu::install(nullptr);
+    return said;
+  }
+  return run_processes(n, [&](Context& c) { return body(c); });
+}
+
+class Registered : public testing::TestWithParam<Mode> {
+ protected:
+  void SetUp() override {
+    OURO_NEEDS_FAKES();
+    OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+    setenv("OURO_FAKE_GPUS", "8", 1);
+  }
+  ForcedPath path{"resident", Mode::threads};
+};
+INSTANTIATE_TEST_SUITE_P(All, Registered, testing::Values(Mode::threads, Mode::processes),
+                         [](const auto& info) { return std::string(name(info.param)); });
+
+struct Case {
+  const char* name;
+  std::vector<std::size_t> units;  // of chunks; none: of cudaMalloc
+  std::size_t from, to;            // what is registered, in bytes; 0: to the end
+  bool chunk_by_chunk = false;
+};
+const Case kCases[] = {{"cudaMalloc", {}, 0, 0},
+                       {"part of cudaMalloc", {}, 4096 + 4, 6 * kUnit - 20},
+                       {"one chunk", {8}, 0, 0},
+                       {"chunks", {1, 2, 1, 4}, 0, 0},
+                       {"part of chunks", {2, 1, 5}, kUnit + 12, 6 * kUnit + 4},
+                       {"each chunk", {1, 1, 2, 4}, 0, 0, true}};
+
+TEST_P(Registered, IsReachedInPlace) {
+  ASSERT_EQ(
+      on_gpus(GetParam(), 3,
+              [&](Context& c) -> std::string {
+                const bool processes = GetParam() == Mode::processes;
+                for (const Case& k : kCases) {
+                  const std::size_t bytes = 8 * kUnit;
+                  Own memory;
+                  OURO_RANK_OK(k.units.empty() ? memory.make(c, bytes) : memory.make_chunks(c, k.units, 8));
+                  // An odd address, across chunks.
+                  const std::size_t at = kUnit + 52 + 4 * static_cast<std::size_t>(c.world().rank());
+                  SETTLES(!processes && k.units.empty(), c.world(), c, memory, at, kCount);
+                  std::vector<Registration> parts;
+                  const auto add = [&](std::size_t from, std::size_t to) -> Status {
+                    OURO_ASSIGN(auto r, c.register_memory(memory.data() + from, to - from, c.device()));
+                    parts.push_back(std::move(r));
+                    return {};
+                  };
+                  if (!k.chunk_by_chunk) {
+                    OURO_RANK_OK(add(k.from, k.to ? k.to : bytes));
+                  } else {
+                    std::size_t from = 0;
+                    for (const std::size_t u : k.units) {
+                      OURO_RANK_OK(add(from, from + u * kUnit));
+                      from += u * kUnit;
+                    }
+                  }
+                  SETTLES(true, c.world(), c, memory, at, kCount);
+                  const int all[] = {0, 1, 2};  // a group that is made afterwards
+                  auto later = c.group(all, "later");
+                  OURO_RANK_OK(later);
+                  SETTLES(true, *later, c, memory, at + 64, kCount);
+                  if (k.to) {  // beside what is registered
+                    SETTLES(!processes && k.units.empty(), c.world(), c, memory, 0, kCount);
+                  }
+                  OURO_RANK_OK(barrier(c.world()));
+                  for (Registration& r : parts) OURO_RANK_OK(r.release());
+                  for (Registration& r : parts) OURO_RANK_OK(r.release());  // once more: nothing
+                  SETTLES(!processes && k.units.empty(), c.world(), c, memory, at, kCount);
+                  OURO_RANK_CHECK(fake().live().retained == 0, "{}", k.name);
+                  OURO_RANK_OK(barrier(c.world()));
+                  memory.free();
+                  OURO_RANK_CHECK(fake().freed_in_use() == 0, "{}", k.name);
+                }
+                return only_ran(c.world(), "resident");
+              }),
+      "");
+}
+
+/// An expandable segment: a chunk more adjoins, is registered by itself, and buffers lie across both; then
+/// the new one goes.
+TEST_P(Registered, GrowsAndShrinks) {
+  ASSERT_EQ(on_gpus(GetParam(), 3,
+                    [&](Context& c) -> std::string {
+                      Own memory;
+                      OURO_RANK_OK(memory.make_chunks(c, {4}, 12));
+                      auto first = c.register_memory(memory.data(), 4 * kUnit, c.device());
+                      OURO_RANK_OK(first);
+                      SETTLES(true, c.world(), c, memory, 0, kCount);
+                      OURO_RANK_OK(memory.grow(4));
+                      const std::size_t across = 3 * kUnit;
+                      SETTLES(false, c.world(), c, memory, across, kCount);
+                      auto second = c.register_memory(memory.data() + 4 * kUnit, 4 * kUnit, c.device());
+                      OURO_RANK_OK(second);
+                      SETTLES(true, c.world(), c, memory, across, kCount);
+                      SETTLES(true, c.world(), c, memory, 5 * kUnit, kCount);
+                      OURO_RANK_OK(barrier(c.world()));
+                      OURO_RANK_OK(second->release());
+                      SETTLES(false, c.world(), c, memory, across, kCount);
+                      SETTLES(true, c.world(), c, memory, 0, kCount);
+                      return only_ran(c.world(), "resident");
+                    }),
+            "");
+}
+
+/// The same address with other memory behind it: nobody uses what was there before.
+TEST_P(Registered, AgainAtTheSameAddress) {
+  ASSERT_EQ(on_gpus(GetParam(), 3,
+                    [&](Context& c) -> std::string {
+                      Own memory;
+                      OURO_RANK_OK(memory.make_chunks(c, {2, 2}, 4));
+                      for (int turn = 0; turn < 3; ++turn) {
+                        auto r = c.register_memory(memory.data(), memory.bytes(), c.device());
+                        OURO_RANK_OK(r);
+                        SETTLES(true, c.world(), c, memory, 12, kCount);
+                        OURO_RANK_OK(barrier(c.world()));
+                        OURO_RANK_OK(r->release());
+                        OURO_RANK_OK(memory.unmap_all());
+                        OURO_RANK_OK(memory.grow(turn == 0 ? 4 : 2));
+                        if (turn > 0) OURO_RANK_OK(memory.grow(2));
+                        SETTLES(false, c.world(), c, memory, 12, kCount);
+                      }
+                      OURO_RANK_CHECK(fake().freed_in_use() == 0, "{}", fake().freed_in_use());
+                      return "";
+                    }),
+            "");
+}
+
+TEST_P(Registered, NestsAndOverlaps) {
+  ASSERT_EQ(
+      on_gpus(GetParam(), 2,
+              [&](Context& c) -> std::string {
+                for (const bool chunks : {false, true}) {
+                  Own memory;
+                  OURO_RANK_OK(chunks ? memory.make_chunks(c, {1, 3, 4}, 8) : memory.make(c, 8 * kUnit));
+                  const bool unregistered = !chunks && GetParam() == Mode::threads;
+                  const auto add = [&](std::size_t from, std::size_t to) {
+                    return c.register_memory(memory.data() + from, to - from, c.device());
+                  };
+                  auto all = add(0, 8 * kUnit), inner = add(kUnit, 5 * kUnit),
+                       upper = add(3 * kUnit, 8 * kUnit);
+                  for (const auto* r : {&all, &inner, &upper}) OURO_RANK_OK(*r);
+                  SETTLES(true, c.world(), c, memory, kUnit + 4, kCount);
+                  OURO_RANK_OK(barrier(c.world()));
+                  OURO_RANK_OK(all->release());
+                  SETTLES(true, c.world(), c, memory, kUnit + 4, kCount);
+                  SETTLES(true, c.world(), c, memory, 4 * kUnit, kCount);  // across the two that overlap
+                  SETTLES(unregistered, c.world(), c, memory, 4, kCount);
+                  OURO_RANK_OK(barrier(c.world()));
+                  *inner = Registration();
+                  SETTLES(unregistered, c.world(), c, memory, kUnit + 4, kCount);
+                  SETTLES(true, c.world(), c, memory, 4 * kUnit, kCount);
+                  OURO_RANK_OK(barrier(c.world()));
+                  OURO_RANK_OK(upper->release());
+                  OURO_RANK_OK(barrier(c.world()));
+                }
+                return "";
+              }),
+      "");
+}
+
+TEST_P(Registered, WhatCannotBeSaysWhy) {
+  ASSERT_EQ(
+      on_gpus(GetParam(), 2,
+              [&](Context& c) -> std::string {
+                const auto refused = [&](const void* p, std::size_t bytes, Device d, Reason reason,
+                                         const char* text) {
+                  const Status s = c.register_memory(p, bytes, d).status();
+                  return s.reason() == reason && has(s.message(), text)
+                             ? std::string()
+                             : fmt::format("expected '{}', got {}", text, s.message());
+                };
+                Own memory, secret, hole;
+                OURO_RANK_OK(memory.make(c, 2 * kUnit));
+                OURO_RANK_OK(secret.make_chunks(c, {2}, 2, false));
+                OURO_RANK_OK(hole.make_chunks(c, {1}, 4));
+                int mine = 0;
+                std::string said;
+                said += refused(&mine, 4, {}, Reason::unsupported, "memory of the host");
+                said += refused(&mine, 4, c.device(), Reason::invalid, "is not memory of a GPU");
+                said += refused(nullptr, 4, c.device(), Reason::invalid, "0x0");
+                said += refused(memory.data(), 0, c.device(), Reason::invalid, "0 bytes");
+                said += refused(memory.data() + 4, 2 * kUnit, c.device(), Reason::invalid, "beyond");
+                said += refused(memory.data(), 4, Device{Device::Kind::cuda, 7}, Reason::invalid, "GPU 7");
+                said += refused(hole.data(), 2 * kUnit, c.device(), Reason::invalid, "from byte 65536 on");
+                if (GetParam() == Mode::processes) {
+                  said += refused(secret.data(), kUnit, c.device(), Reason::unsupported,
+                                  "without a shareable handle type");
+                } else {
+                  OURO_RANK_OK(c.register_memory(secret.data(), kUnit, c.device()));
+                }
+                OURO_RANK_CHECK(fake().live().retained == 0, "{}", fake().live().retained);
+                OURO_RANK_OK(barrier(c.world()));
+                return said;
+              }),
+      "");
+}
+
+/// A buffer across mappings of cuMemMap is memory like any other, registered or not.
+TEST_P(Registered, NeedNotBeForBuffersAcrossMappings) {
+  ASSERT_EQ(on_gpus(GetParam(), 3,
+                    [&](Context& c) -> std::string {
+                      Own memory;
+                      OURO_RANK_OK(memory.make_chunks(c, {1, 1, 1, 1}, 5));
+                      SETTLES(false, c.world(), c, memory, 20, kCount);
+                      const View beyond(memory.data() + 3 * kUnit, kCount, DType::f32, c.device());
+                      const Status s = all_reduce(c.world(), beyond, beyond);
+                      OURO_RANK_CHECK(s.reason() == Reason::invalid, "{}", s.message());
+                      return "";
+                    }),
+            "");
+}
+
+}  // namespace
+}  // namespace ouro::test

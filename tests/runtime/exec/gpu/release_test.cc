@@ -1,0 +1,316 @@
+// The end of registrations: in flight, in graphs, too late, and of ranks that die. Ranks are processes with a
+// fake GPU each, or one for all.
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "tests/runtime/exec/gpu/own_memory.h"
+#include "tests/runtime/failure/harness.h"
+#include "transport/cuda_ipc/quiet.h"
+
+namespace ouro::test {
+namespace {
+
+/// Two ranks that are processes, with a GPU each, which unmap at once when they have no work.
+class Released : public testing::Test {
+ protected:
+  void SetUp() override { OURO_NEEDS_FAKES(); }
+  void on_ranks(const std::function<void(Context&, Board&)>& run) {
+    Watchdog watchdog;
+    const UniqueId id = new_id();
+    Processes ranks(2, [&](int rank, Board& board) {
+      gpu::install(new gpu::FakeGpu(
+          {.devices = 2, .multiprocessors = 16, .harsh = {.unmapping_waits = true, .patience = 1s}}));
+      auto c = Context::create(options(rank, 2, id));
+      ASSERT_TRUE(c.ok()) << c.status().message();
+      run(*c, board);
+      EXPECT_TRUE(c->close().ok());
+    });
+    ranks.join();
+  }
+};
+
+/// The other rank's kernel waits for this one when the memory is released: it stays mapped there until it has
+/// ended, and then goes without a call of that rank.
+TEST_F(Released, WhileAnOperationIsInFlight) {
+  OURO_NEEDS_PROCESSES();
+  on_ranks([](Context& c, Board& board) {
+    Own memory;
+    ASSERT_TRUE(memory.make(c, 4 * kCount).ok());
+    auto r = c.register_memory(memory.data(), memory.bytes(), c.device());
+    ASSERT_TRUE(r.ok()) << r.status().message();
+    bool named = false;
+    ASSERT_EQ(settle(c.world(), c, memory, 0, kCount, &named), "");
+    EXPECT_TRUE(named);
+    const int mapped = fake().live().imports;
+    ASSERT_TRUE(memory.fill(0, kCount, 1).ok());
+    ASSERT_TRUE(barrier(c.world()).ok());
+    auto s = Stream::create(c.device());
+    ASSERT_TRUE(s.ok());
+    const View v(memory.data(), kCount, DType::f32, c.device());
+    std::optional<Result<Work>> w;
+    if (c.world().rank() == 0) {
+      w.emplace(all_reduce(c.world(), v, v, ReduceOp::sum, *s));
+      board.stage[0] = 1;
+      ASSERT_TRUE(w->ok() && (*w)->wait().ok());
+      EXPECT_TRUE(eventually([&] { return board.stage[1] == 1; }));
+      EXPECT_LT(fake().live().imports, mapped);
+    } else {
+      EXPECT_TRUE(eventually([&] { return board.stage[0] == 1; }));
+      const Status open = r->release(50ms);
+      EXPECT_THAT(open, Fails(Reason::deadline, 0));
+      EXPECT_TRUE(has(open.message(), "has not ended")) << open.message();
+      w.emplace(all_reduce(c.world(), v, v, ReduceOp::sum, *s));
+      ASSERT_TRUE(w->ok() && (*w)->wait().ok());
+      const Status closed = r->release(5s);
+      EXPECT_TRUE(closed.ok()) << closed.message();
+      EXPECT_EQ(memory.expect(0, kCount, 2), "");
+      memory.free();
+      EXPECT_EQ(fake().freed_in_use(), 0);
+      board.stage[1] = 1;
+    }
+    EXPECT_EQ(fake().stalls(), 0);
+    ASSERT_TRUE(barrier(c.world()).ok());
+    if (c.world().rank() == 0) {
+      EXPECT_TRUE(r->release(5s).ok());
+    }
+  });
+}
+
+/// The owner has named the memory in an operation that the other rank has not come to when it releases it:
+/// there it stays mapped, whatever that rank does in between, until the operation has ended.
+TEST_F(Released, BeforeTheOtherRankHasComeToTheOperation) {
+  OURO_NEEDS_PROCESSES();
+  on_ranks([](Context& c, Board& board) {
+    for (const bool chunks : {false, true}) {
+      Own memory, other;
+      ASSERT_TRUE((chunks ? memory.make_chunks(c, {2, 2}, 4) : memory.make(c, 4 * kCount)).ok());
+      ASSERT_TRUE(other.make(c, 4 * kCount).ok());
+      auto r = c.register_memory(memory.data(), memory.bytes(), c.device());
+      ASSERT_TRUE(r.ok()) << r.status().message();
+      bool named = false;
+      ASSERT_EQ(settle(c.world(), c, memory, 0, kCount, &named), "");
+      EXPECT_TRUE(named);
+      const int both[] = {0, 1};
+      auto beside = c.group(both, "beside");
+      ASSERT_TRUE(beside.ok());
+      ASSERT_EQ(settle(*beside, c, memory, 0, kCount, &named), "");  // it has mapped it, too
+      const int mapped = fake().live().imports;
+      ASSERT_TRUE(memory.fill(0, kCount, 1).ok() && other.fill(0, kCount, 1).ok());
+      ASSERT_TRUE(barrier(c.world()).ok());
+      auto s = Stream::create(c.device()), t = Stream::create(c.device());
+      ASSERT_TRUE(s.ok() && t.ok());
+      const View v(memory.data(), kCount, DType::f32, c.device());
+      const View w(other.data(), kCount, DType::f32, c.device());
+      const int turn = chunks ? 2 : 1;
+      if (c.world().rank() == 1) {
+        auto late = all_reduce(c.world(), v, v, ReduceOp::sum, *s);
+        ASSERT_TRUE(late.ok()) << late.status().message();
+        EXPECT_EQ(r->release(chunks ? 0ms : 30ms).ok(), chunks);
+        board.stage[1] = turn;
+        for (int k = 0; k < 3; ++k) ASSERT_TRUE(all_reduce(*beside, w, w, ReduceOp::max, *t)->wait().ok());
+        ASSERT_TRUE(late->wait().ok()) << late->wait().message();
+      } else {
+        EXPECT_TRUE(eventually([&] { return board.stage[1] == turn; }));
+        for (int k = 0; k < 3; ++k) ASSERT_TRUE(all_reduce(*beside, w, w, ReduceOp::max, *t)->wait().ok());
+        transport::release_if_quiet();
+        EXPECT_GE(fake().live().imports, mapped);
+        auto late = all_reduce(c.world(), v, v, ReduceOp::sum, *s);
+        ASSERT_TRUE(late.ok() && late->wait().ok()) << late.status().message();
+      }
+      EXPECT_EQ(memory.expect(0, kCount, 2), "");
+      ASSERT_TRUE(barrier(c.world()).ok());
+      const Status released = r->release(5s);
+      EXPECT_TRUE(released.ok()) << released.message();
+      ASSERT_TRUE(barrier(c.world()).ok());
+    }
+  });
+}
+
+/// What is freed before its registration ends is reported, by the fake and by the library, and not named any
+/// more.
+TEST_F(Released, TooLateIsReported) {
+  OURO_NEEDS_PROCESSES();
+  on_ranks([](Context& c, Board&) {
+    std::optional<Own> memory(std::in_place);
+    ASSERT_TRUE(memory->make(c, 4 * kCount).ok());
+    auto r = c.register_memory(memory->data(), memory->bytes(), c.device());
+    ASSERT_TRUE(r.ok()) << r.status().message();
+    bool named = false;
+    ASSERT_EQ(settle(c.world(), c, *memory, 0, kCount, &named), "");
+    EXPECT_TRUE(named);
+    ASSERT_TRUE(barrier(c.world()).ok());
+    memory.reset();
+    EXPECT_EQ(fake().freed_in_use(), 1);
+    testing::internal::CaptureStderr();
+    EXPECT_TRUE(r->release().ok());
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_TRUE(has(said, "was freed before its registration ended")) << said;
+    ASSERT_TRUE(barrier(c.world()).ok());
+  });
+}
+
+/// CUDA keeps memory of cuMemMap as long as it is mapped or retained anywhere.
+TEST_F(Released, ChunksMayGoAtOnce) {
+  OURO_NEEDS_PROCESSES();
+  on_ranks([](Context& c, Board& board) {
+    Own memory;
+    ASSERT_TRUE(memory.make_chunks(c, {2, 2}, 4).ok());
+    auto r = c.register_memory(memory.data(), memory.bytes(), c.device());
+    ASSERT_TRUE(r.ok()) << r.status().message();
+    bool named = false;
+    ASSERT_EQ(settle(c.world(), c, memory, 0, kCount, &named), "");
+    EXPECT_TRUE(named);
+    const int mapped = fake().live().imports;
+    ASSERT_TRUE(barrier(c.world()).ok());
+    if (c.world().rank() == 1) {
+      EXPECT_TRUE(r->release(0ms).ok());
+      memory.free();
+      EXPECT_EQ(fake().freed_in_use(), 0);
+      board.stage[1] = 1;
+    }
+    EXPECT_TRUE(eventually([&] { return board.stage[1] == 1; }));
+    Own other;
+    ASSERT_TRUE(other.make(c, 4 * kCount).ok());
+    ASSERT_EQ(settle(c.world(), c, other, 0, kCount, &named), "");
+    if (c.world().rank() == 0) {
+      EXPECT_LT(fake().live().imports, mapped);
+    }
+    ASSERT_TRUE(barrier(c.world()).ok());
+  });
+}
+
+/// A graph keeps what it may name until its group ends; release says so.
+TEST_F(Released, NotWhatAGraphUses) {
+  OURO_NEEDS_PROCESSES();
+  on_ranks([](Context& c, Board&) {
+    Own memory;
+    ASSERT_TRUE(memory.make(c, 4 * kCount).ok());
+    auto r = c.register_memory(memory.data(), memory.bytes(), c.device());
+    ASSERT_TRUE(r.ok());
+    const int both[] = {0, 1};
+    auto g = c.group(both, "captured");
+    ASSERT_TRUE(g.ok());
+    bool named = false;
+    ASSERT_EQ(settle(*g, c, memory, 0, kCount, &named), "");
+    EXPECT_TRUE(named);
+    auto made = gpu::gpu().create_stream(c.device().index, 0);
+    ASSERT_TRUE(made.ok());
+    auto s = Stream::cuda(made->handle, made->device);
+    ASSERT_TRUE(s.ok());
+    const View v(memory.data(), kCount, DType::f32, c.device());
+    ASSERT_TRUE(gpu::gpu().begin_capture(*made).ok());
+    ASSERT_TRUE(all_reduce(*g, v, v, ReduceOp::max, *s).ok());
+    auto graph = gpu::gpu().end_capture(*made);
+    ASSERT_TRUE(graph.ok());
+    for (int k = 0; k < 3; ++k) {
+      ASSERT_TRUE(gpu::gpu().launch(*graph, *made).ok());
+      ASSERT_TRUE(s->synchronize().ok());
+    }
+    ASSERT_TRUE(barrier(c.world()).ok());
+    const Status open = r->release(20ms);
+    EXPECT_THAT(open, Fails(Reason::deadline));
+    EXPECT_TRUE(has(open.message(), "a graph")) << open.message();
+    ASSERT_TRUE(gpu::gpu().launch(*graph, *made).ok());  // it may still be used
+    ASSERT_TRUE(s->synchronize().ok());
+    EXPECT_TRUE(gpu::gpu().destroy_graph(*graph).ok());
+    ASSERT_TRUE(barrier(c.world()).ok());
+    ASSERT_TRUE(g->close().ok());
+    *g = Group();
+    const Status closed = r->release(5s);
+    EXPECT_TRUE(closed.ok()) << closed.message();
+    ASSERT_TRUE(barrier(c.world()).ok());
+  });
+}
+
+/// The owner of what others have mapped dies in the midst of operations.
+TEST(Registrations, OutliveTheirOwnersDeath) {
+  OURO_NEEDS_PROCESSES();
+  OURO_NEEDS_FAKES();
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(3, [&](int rank, Board& board) {
+    gpu::install(new gpu::FakeGpu(
+        {.devices = 3, .multiprocessors = 16, .harsh = {.unmapping_waits = true, .patience = 5s}}));
+    auto c = Context::create(options(rank, 3, id));
+    ASSERT_TRUE(c.ok()) << c.status().message();
+    Own chunks, legacy;
+    ASSERT_TRUE(chunks.make_chunks(*c, {1, 1, 2}, 4).ok() && legacy.make(*c, 4 * kCount).ok());
+    auto a = c->register_memory(chunks.data(), chunks.bytes(), c->device());
+    auto b = c->register_memory(legacy.data(), legacy.bytes(), c->device());
+    ASSERT_TRUE(a.ok() && b.ok());
+    bool named = false;
+    ASSERT_EQ(settle(c->world(), *c, chunks, 8, kCount, &named), "");
+    EXPECT_TRUE(named);
+    ASSERT_EQ(settle(c->world(), *c, legacy, 0, kCount, &named), "");
+    EXPECT_TRUE(named);
+    board.stage[rank] = 1;
+    Status s;
+    while (s.ok()) {
+      for (Own* on : {&chunks, &legacy}) {
+        const View v(on->data(), kCount, DType::f32, c->device());
+        if (s.ok()) s = all_reduce(c->world(), v, v, ReduceOp::max);
+      }
+    }
+    EXPECT_THAT(s, Fails(Reason::peer_dead, 2));
+    auto rest = c->world().shrink();
+    ASSERT_TRUE(rest.ok()) << rest.status().message();
+    ASSERT_EQ(settle(*rest, *c, legacy, 0, kCount, &named), "");
+    EXPECT_TRUE(named);
+    ASSERT_TRUE(barrier(*rest).ok());
+    const Status released = b->release(5s);
+    EXPECT_TRUE(released.ok()) << released.message();
+    ASSERT_TRUE(barrier(*rest).ok());
+    EXPECT_TRUE(rest->close().ok());
+  });
+  ASSERT_TRUE(ranks.all_reach(1));
+  std::this_thread::sleep_for(30ms);
+  ranks.kill({2});
+  ranks.join({2});
+}
+
+/// Processes that share a GPU: the leader's kernel reaches memory of cuMemMap in place, in graphs, too, where
+/// there can be no stand-in.
+TEST(Registrations, ServeTheLeadersPath) {
+  OURO_NEEDS_PROCESSES();
+  OURO_NEEDS_FAKES();
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(3, [&](int rank, Board&) {
+    gpu::install(new gpu::FakeGpu());
+    auto c = Context::create(options(rank, 3, id));
+    ASSERT_TRUE(c.ok()) << c.status().message();
+    Own memory;
+    ASSERT_TRUE(memory.make_chunks(*c, {1, 2, 1}, 4).ok());
+    auto r = c->register_memory(memory.data(), memory.bytes(), c->device());
+    ASSERT_TRUE(r.ok()) << r.status().message();
+    bool named = false;
+    ASSERT_EQ(settle(c->world(), *c, memory, 4, kCount, &named), "");
+    auto made = gpu::gpu().create_stream(c->device().index, 0);
+    ASSERT_TRUE(made.ok());
+    auto s = Stream::cuda(made->handle, made->device);
+    ASSERT_TRUE(s.ok());
+    const View v(memory.data() + 4, kCount, DType::f32, c->device());
+    ASSERT_TRUE(memory.fill(4, kCount, 1).ok());
+    ASSERT_TRUE(barrier(c->world()).ok());
+    ASSERT_TRUE(gpu::gpu().begin_capture(*made).ok());
+    auto w = all_reduce(c->world(), v, v, ReduceOp::sum, *s);
+    auto graph = gpu::gpu().end_capture(*made);
+    ASSERT_TRUE(w.ok()) << w.status().message();
+    ASSERT_TRUE(graph.ok());
+    for (int k = 0; k < 2; ++k) {
+      ASSERT_TRUE(gpu::gpu().launch(*graph, *made).ok());
+      ASSERT_TRUE(s->synchronize().ok());
+    }
+    EXPECT_EQ(memory.expect(4, kCount, 9), "");
+    EXPECT_TRUE(gpu::gpu().destroy_graph(*graph).ok());
+    EXPECT_EQ(only_ran(c->world(), "leader"), "");
+    ASSERT_TRUE(barrier(c->world()).ok());
+    EXPECT_TRUE(c->close().ok());
+  });
+  ranks.join();
+}
+
+}  // namespace
+}  // namespace ouro::test

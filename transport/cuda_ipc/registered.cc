@@ -1,0 +1,268 @@
+// Memory that the program has registered, among the exports. See cuda_ipc.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/log.h"
+#include "transport/cuda_ipc/cuda_ipc.h"
+
+namespace ouro::transport {
+
+using gpu::gpu;
+
+Result<std::shared_ptr<GpuPiece>> GpuPiece::retain(const void* p) {
+  auto piece = std::shared_ptr<GpuPiece>(new GpuPiece);
+  OURO_ASSIGN(piece->region_, gpu().retain_piece(p));
+  piece->retained_ = true;
+  return piece;
+}
+
+/// Does not wait until the process is quiet: the program usually still has the memory mapped, so that nothing
+/// is freed here.
+GpuPiece::~GpuPiece() {
+  if (retained_) (void)gpu().release_piece(region_).ok();
+}
+
+/// Makes the export of a range: all pieces of VMM memory that it overlaps, or the whole legacy allocation.
+Result<GpuExports::Entry> GpuExports::entry_of(const std::byte* p, std::size_t bytes,
+                                               const gpu::PointerInfo& info, Reach reach) const {
+  Entry e{.base = const_cast<std::byte*>(p), .bytes = bytes, .allocation = info.allocation};
+  if (info.legacy_ipc) {
+    if (!reach.processes) return e;
+    OURO_ASSIGN(e.handle, gpu().ipc_export(info.base));
+    e.has_handle = true;
+    e.base = static_cast<std::byte*>(info.base);
+    e.bytes = info.bytes;
+    return e;
+  }
+  for (const std::byte* at = p; at < p + bytes;) {
+    if (e.pieces.size() == kMaxPieces)
+      return Status(Reason::resource, fmt::format("{} bytes at {} are more than {} pieces of cuMemMap", bytes,
+                                                  fmt::ptr(p), kMaxPieces));
+    OURO_ASSIGN(const auto here, gpu().pointer(at));
+    if (here.kind != gpu::MemoryKind::device || here.device != info.device || !here.base)
+      return invalid(fmt::format("of {} bytes at {}, those from byte {} on are not memory of GPU {}", bytes,
+                                 fmt::ptr(p), at - p, info.device));
+    gpu::Region piece{.device = here.device, .data = here.base, .bytes = here.bytes};
+    if (reach.processes) {
+      OURO_ASSIGN(auto kept, GpuPiece::retain(at));
+      piece = kept->region();
+      e.pieces.push_back(std::move(kept));
+    }
+    if (reach.devices) OURO_TRY(gpu().open_to_peers(piece));
+    at = static_cast<std::byte*>(piece.data) + piece.bytes;
+  }
+  if (e.pieces.empty()) return e;
+  e.base = e.pieces.front()->begin();
+  e.bytes = static_cast<std::size_t>(e.pieces.back()->end() - e.base);
+  return e;
+}
+
+Result<std::uint64_t> GpuExports::register_range(const void* data, std::size_t bytes, int device,
+                                                 Reach reach) {
+  const auto* p = static_cast<const std::byte*>(data);
+  OURO_ASSIGN(const auto info, gpu().pointer(p));
+  if (info.kind == gpu::MemoryKind::managed)
+    return unsupported(fmt::format(
+        "the memory at {} is managed (cudaMallocManaged), which no other process can map", fmt::ptr(p)));
+  if (info.kind != gpu::MemoryKind::device || !info.base)
+    return invalid(fmt::format("{} is not memory of a GPU", fmt::ptr(p)));
+  if (info.device != device)
+    return invalid(fmt::format("{} is memory of GPU {}, not of GPU {}", fmt::ptr(p), info.device, device));
+  const auto* end = static_cast<const std::byte*>(info.base) + info.bytes;
+  if (info.legacy_ipc && p + bytes > end)
+    return invalid(fmt::format("{} bytes at {} reach beyond their allocation, which has {} more", bytes,
+                               fmt::ptr(p), end - p));
+  std::lock_guard lock(mutex_);
+  Range range{.end = p + bytes, .id = 0, .number = 0, .parts = {}, .allocation = info.allocation};
+  if (info.legacy_ipc && reach.processes)  // an allocation has one handle
+    for (auto& [id, known] : entries_)
+      if (known.users > 0 && known.base == info.base && known.allocation == info.allocation) range.id = id;
+  if (range.id == 0) {
+    OURO_ASSIGN(Entry made, entry_of(p, bytes, info, reach));
+    range.id = next_++;
+    entries_[range.id] = std::move(made);
+  }
+  ++entries_[range.id].users;
+  range.number = next_++;
+  registrations_[range.number] = p;
+  add_range(p, range);
+  return range.number;
+}
+
+void GpuExports::add_range(const std::byte* begin, Range range) {
+  longest_ = std::max(longest_, static_cast<std::size_t>(range.end - begin));
+  ranges_.emplace(begin, std::move(range));
+}
+
+GpuExports::Ranges::const_iterator GpuExports::range_around(const std::byte* p, std::size_t bytes) const {
+  for (auto it = ranges_.upper_bound(p); it != ranges_.begin();) {
+    --it;
+    if (it->second.end >= p + bytes) return it;
+    if (static_cast<std::size_t>(p - it->first) + bytes > longest_) break;  // as all that begin before it
+  }
+  return ranges_.end();
+}
+
+GpuRef GpuExports::in_range(const std::byte* p, std::size_t bytes) {
+  auto found = range_around(p, bytes);
+  if (found == ranges_.end()) found = join(p, bytes);
+  const auto address = reinterpret_cast<std::uint64_t>(p);
+  if (found == ranges_.end()) return {0, 0, address};
+  const std::uint64_t id = found->second.id;
+  return {id, static_cast<std::uint64_t>(p - entries_[id].base), address};
+}
+
+GpuExports::Ranges::const_iterator GpuExports::join(const std::byte* p, std::size_t bytes) {
+  const auto first = range_around(p, 1);
+  if (first == ranges_.end()) return ranges_.end();
+  const std::byte *begin = first->first, *end = first->second.end;
+  // Takes in all adjacent registrations in both directions, so that one export serves every buffer that lies
+  // across them, and a segment that grows by one registration needs one more export.
+  for (bool grew = true; grew;) {
+    grew = false;
+    for (auto it = ranges_.lower_bound(begin); it != ranges_.end() && it->first <= end; ++it)
+      if (it->second.end > end) end = it->second.end, grew = true;
+    for (auto it = ranges_.lower_bound(begin); it != ranges_.begin();) {
+      --it;
+      if (it->second.end >= begin) begin = it->first, grew = true;
+      if (static_cast<std::size_t>(begin - it->first) > longest_) break;
+    }
+  }
+  if (p + bytes > end) return ranges_.end();
+  Range all{.end = end, .id = 0, .number = 0, .parts = {}};
+  Entry joined{.base = const_cast<std::byte*>(begin), .bytes = static_cast<std::size_t>(end - begin)};
+  bool in_pieces = false, one_allocation = true;
+  std::uint64_t only = 0;
+  for (auto it = ranges_.lower_bound(begin); it != ranges_.end() && it->first < end; ++it) {
+    if (it->second.number == 0) continue;  // an older union of the same registrations
+    const Entry& e = entries_[it->second.id];
+    all.parts.push_back(it->second.number);
+    one_allocation &= only == 0 || only == it->second.id;
+    only = it->second.id;
+    in_pieces |= !e.pieces.empty();
+    joined.pieces.insert(joined.pieces.end(), e.pieces.begin(), e.pieces.end());
+  }
+  if (one_allocation) {
+    all.id = only;
+    ++entries_[only].users;
+  } else if (in_pieces) {
+    const auto key = [](const auto& piece) { return piece->begin(); };
+    std::ranges::sort(joined.pieces, {}, key);
+    const auto twice = std::ranges::unique(joined.pieces, {}, key);
+    joined.pieces.erase(twice.begin(), twice.end());
+    for (std::size_t i = 1; i < joined.pieces.size(); ++i)
+      if (joined.pieces[i - 1]->end() != joined.pieces[i]->begin()) return ranges_.end();
+    if (joined.pieces.size() > kMaxPieces) return ranges_.end();
+    joined.base = joined.pieces.front()->begin();
+    joined.bytes = static_cast<std::size_t>(joined.pieces.back()->end() - joined.base);
+    if (begin < joined.base || end > joined.base + joined.bytes) return ranges_.end();
+  } else {
+    // Importers map two allocations of cudaMalloc at unrelated addresses, so these are not joined.
+    for (const std::uint64_t part : all.parts)
+      for (const auto& [at, r] : ranges_)
+        if (r.number == part && entries_[r.id].has_handle) return ranges_.end();
+  }
+  if (all.id == 0) {
+    all.id = next_++;
+    joined.users = 1;
+    entries_[all.id] = std::move(joined);
+  }
+  add_range(begin, std::move(all));
+  return range_around(p, bytes);
+}
+
+void GpuExports::drop_range(Ranges::const_iterator it, std::vector<std::uint64_t>* ending) {
+  const std::uint64_t id = it->second.id;
+  ranges_.erase(it);
+  Entry& e = entries_[id];
+  if (--e.users > 0) return;
+  const auto stop = [&](std::uint64_t export_id) {
+    if (ending)
+      ending->push_back(export_id);
+    else
+      end(export_id);
+  };
+  // The leader's path may have exported the allocation before it was registered.
+  const auto known = e.has_handle ? by_base_.find(reinterpret_cast<std::uint64_t>(e.base)) : by_base_.end();
+  if (known != by_base_.end()) {
+    stop(known->second);
+    by_base_.erase(known);
+  }
+  stop(id);
+}
+
+struct GpuExports::EndsWithIt {
+  std::shared_ptr<Alive> alive;
+  std::uint64_t id;
+  EndsWithIt(std::shared_ptr<Alive> a, std::uint64_t i) : alive(std::move(a)), id(i) {}
+  EndsWithIt(const EndsWithIt&) = delete;
+  EndsWithIt& operator=(const EndsWithIt&) = delete;
+  ~EndsWithIt() {
+    std::lock_guard lock(alive->mutex);
+    if (alive->exports) alive->exports->withdraw(id);
+  }
+};
+
+GpuExports::~GpuExports() {
+  std::lock_guard lock(alive_->mutex);
+  alive_->exports = nullptr;
+}
+
+bool GpuExports::ended(std::uint64_t id) const {
+  std::lock_guard lock(mutex_);
+  return !entries_.contains(id);
+}
+
+void GpuExports::look_for_freed_range() {
+  if (registrations_.empty()) return;
+  auto next = registrations_.upper_bound(looked_at_registration_);
+  if (next == registrations_.end()) next = registrations_.begin();
+  looked_at_registration_ = next->first;
+  if (next->second == nullptr) return;
+  const auto [from, to] = ranges_.equal_range(next->second);
+  const auto range =
+      std::find_if(from, to, [&](const auto& r) { return r.second.number == looked_at_registration_; });
+  if (range == to || still(next->second, range->second.allocation)) return;
+  // The pieces of memory of cuMemMap are retained, so that late accesses of other ranks are harmless.
+  if (entries_[range->second.id].pieces.empty())
+    OURO_WARN(
+        "the memory registered at {} ({} bytes) was freed before its registration ended: ranks no longer "
+        "reach it, and what they did there since is undefined",
+        fmt::ptr(next->second), range->second.end - range->first);
+  else
+    OURO_INFO(REG, "the memory registered at {} ({} bytes) was unmapped before its registration ended",
+              fmt::ptr(next->second), range->second.end - range->first);
+  for (auto it = ranges_.begin(); it != ranges_.end();) {
+    const auto at = it++;
+    if (std::ranges::count(at->second.parts, next->first) > 0) drop_range(at, nullptr);
+  }
+  drop_range(range, nullptr);
+  next->second = nullptr;
+}
+
+Result<std::vector<std::uint64_t>> GpuExports::deregister(std::uint64_t registration) {
+  std::vector<std::uint64_t> ending, to_be_closed;
+  {
+    std::lock_guard lock(mutex_);
+    const auto known = registrations_.find(registration);
+    if (known == registrations_.end()) return invalid("this registration has ended already");
+    looked_at_registration_ = registration - 1;
+    look_for_freed_range();  // warns if the memory has been freed already
+    if (known->second != nullptr) {
+      for (auto it = ranges_.begin(); it != ranges_.end();) {
+        const auto at = it++;
+        if (at->second.number == registration || std::ranges::count(at->second.parts, registration) > 0)
+          drop_range(at, &ending);
+      }
+    }
+    registrations_.erase(known);
+    for (const std::uint64_t id : ending)
+      if (entries_[id].has_handle) to_be_closed.push_back(id);
+  }
+  for (const std::uint64_t id : ending) when_quiet(std::make_shared<EndsWithIt>(alive_, id));
+  return to_be_closed;
+}
+
+}  // namespace ouro::transport
