@@ -204,6 +204,7 @@ bool retire(ncclComm_t comm) {
   }
   comm->stream = Stream();
   comm->after_revoke = Group();
+  end_registrations(comm);
   if (comm->group.valid()) {
     // When memory is returned to a driver, it may wait for all work of the process.
     const bool aside = on_gpu(comm) || (comm->sent.load() && !comm->group.failed());

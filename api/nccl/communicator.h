@@ -138,5 +138,7 @@ void stop(ncclComm_t comm, const char* why);
 /// writes to a buffer of the user any more. Does not wait for peers: whatever they have not taken yet is
 /// closed in the background.
 bool retire(ncclComm_t comm);
+/// What was registered through it is registered no more (memory.cc). Waits for nobody.
+void end_registrations(ncclComm_t comm);
 
 }  // namespace ouro::nccl

@@ -1,8 +1,12 @@
 // Memory allocated by the library and registered memory of the user. See nccl.h, section "Memory".
+#include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "api/nccl/communicator.h"
 #include "api/nccl/environment.h"
@@ -13,11 +17,12 @@
 #include "runtime/core/per_process.h"
 #include "runtime/core/segment.h"
 
-/// A registered host buffer.
+/// A registered buffer, of the host or of a GPU.
 struct ncclWindow_vidmem {
   ncclComm_t comm;
   void* data;
   std::size_t bytes;
+  ouro::Registration registration;  ///< of a GPU's memory, where it could be registered
 };
 
 namespace ouro::nccl {
@@ -27,10 +32,16 @@ struct Allocation {
   std::shared_ptr<device::Segment> on_host;
   gpu::Region on_gpu;
 };
-/// Memory and windows of this process; a forked child cannot use its parent's.
+/// What ncclCommRegister has registered; its address is the handle.
+struct Registered {
+  ncclComm_t comm;
+  Registration registration;
+};
+/// Memory, registrations and windows of this process; a forked child cannot use its parent's.
 struct Known {
   std::mutex mutex;
   std::map<void*, Allocation> allocations;
+  std::map<void*, std::unique_ptr<Registered>> registered;
   std::set<ncclWindow_t> windows;
 };
 constinit PerProcess<Known> g_known;
@@ -52,6 +63,31 @@ Result<void*> allocate(std::size_t size) {
   return data;
 }
 
+/// Registers a buffer of a communicator on a GPU. It is a hint: an empty handle where that cannot be, and the
+/// reason in the log, once.
+Registration try_to_register(ncclComm_t comm, const char* function, const void* data, std::size_t bytes) {
+  if (on_gpu(comm)) {
+    auto made = comm->family->context.register_memory(data, bytes, comm->place);
+    if (made.ok()) return std::move(*made);
+    static std::atomic<bool> told_once{false};
+    if (!told_once.exchange(true))
+      OURO_INFO(REG, "{}: the buffer works without being registered: {}", function, made.status().message());
+  } else {
+    static std::atomic<bool> told_once{false};
+    if (!told_once.exchange(true))
+      OURO_INFO(REG, "{}: buffers of the host work without being registered", function);
+  }
+  return {};
+}
+
+/// Ends a registration before the program frees the memory, as it may once this call has returned.
+void end_registration(const char* function, Registration registration) {
+  const Status ended = registration.release();
+  if (!ended.ok())
+    OURO_WARN("{}: {}. CUDA leaves undefined what follows if the memory is freed before that", function,
+              ended.message());
+}
+
 ncclResult_t check_window(const char* function, ncclComm_t comm, ncclWindow_t window) {
   if (g_known->windows.contains(window) && (!comm || window->comm == comm)) return ncclSuccess;
   return invalid_argument(comm, function, "this is no window{}", comm ? " of this communicator" : "");
@@ -70,6 +106,20 @@ ncclResult_t no_device_pointer(const char* function, ncclWindow_t window, void**
 }
 
 }  // namespace
+
+void end_registrations(ncclComm_t comm) {
+  std::vector<Registration> ended;  // after the lock
+  std::lock_guard lock(g_known->mutex);
+  for (auto it = g_known->registered.begin(); it != g_known->registered.end();) {
+    const auto at = it++;
+    if (at->second->comm != comm) continue;
+    ended.push_back(std::move(at->second->registration));
+    g_known->registered.erase(at);
+  }
+  for (const ncclWindow_t window : g_known->windows)
+    if (window->comm == comm) ended.push_back(std::move(window->registration));
+}
+
 }  // namespace ouro::nccl
 
 using namespace ouro::nccl;
@@ -116,11 +166,12 @@ OURO_NCCL(ncclResult_t, CommRegister, const ncclComm_t comm, void* buff, size_t 
     if (!handle) return invalid_argument(comm, me, "the pointer for the handle is null");
     *handle = nullptr;
     if (!buff || size == 0) return invalid_argument(comm, me, "an empty buffer");
-    static const bool told_once = [] {
-      OURO_INFO(REG, "ncclCommRegister: buffers work without being registered; handles are null");
-      return true;
-    }();
-    (void)told_once;
+    auto made = std::make_unique<Registered>(Registered{comm, try_to_register(comm, me, buff, size)});
+    if (!made->registration) return ncclSuccess;
+    std::lock_guard lock(g_known->mutex);
+    void* const name = made.get();
+    g_known->registered.emplace(name, std::move(made));
+    *handle = name;
     return ncclSuccess;
   }));
 }
@@ -130,7 +181,18 @@ OURO_NCCL(ncclResult_t, CommDeregister, const ncclComm_t comm, void* handle) {
   return told(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me);
     if (entry.wrong != ncclSuccess) return entry.wrong;
-    if (handle) return invalid_argument(comm, me, "{} is no handle of ncclCommRegister", handle);
+    if (!handle) return ncclSuccess;
+    ouro::Registration ended;
+    {
+      std::lock_guard lock(g_known->mutex);
+      const auto found = g_known->registered.find(handle);
+      if (found == g_known->registered.end() || found->second->comm != comm)
+        return invalid_argument(
+            comm, me, "{} is no handle of ncclCommRegister of this communicator, or has ended", handle);
+      ended = std::move(found->second->registration);
+      g_known->registered.erase(found);
+    }
+    end_registration(me, std::move(ended));
     return ncclSuccess;
   }));
 }
@@ -153,7 +215,8 @@ OURO_NCCL(ncclResult_t, CommWindowRegister, ncclComm_t comm, void* buff, size_t 
       OURO_INFO(REG, "ncclCommWindowRegister: no window, as NCCL_WIN_ENABLE=0 says");
       return ncclSuccess;
     }
-    auto window = std::make_unique<ncclWindow_vidmem>(ncclWindow_vidmem{comm, buff, size});
+    auto window = std::make_unique<ncclWindow_vidmem>(ncclWindow_vidmem{
+        comm, buff, size, on_gpu(comm) ? try_to_register(comm, me, buff, size) : ouro::Registration()});
     std::lock_guard lock(g_known->mutex);
     g_known->windows.insert(window.get());
     *win = window.release();
@@ -167,10 +230,15 @@ OURO_NCCL(ncclResult_t, CommWindowDeregister, ncclComm_t comm, ncclWindow_t win)
     const Entry entry(comm, me);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!win) return ncclSuccess;
-    std::lock_guard lock(g_known->mutex);
-    if (const ncclResult_t wrong = check_window(me, comm, win); wrong != ncclSuccess) return wrong;
-    g_known->windows.erase(win);
-    delete win;
+    ouro::Registration ended;
+    {
+      std::lock_guard lock(g_known->mutex);
+      if (const ncclResult_t wrong = check_window(me, comm, win); wrong != ncclSuccess) return wrong;
+      g_known->windows.erase(win);
+      ended = std::move(win->registration);
+      delete win;
+    }
+    end_registration(me, std::move(ended));
     return ncclSuccess;
   }));
 }

@@ -146,13 +146,19 @@ static void* run(void* argument) {
   NCCL(ncclMemAlloc((void**)&r.out, (size_t)(2 * ranks + 2) * kCount * sizeof(float)));
   CUDA(cudaMallocHost((void**)&r.host, kCount * sizeof(float)));
   collectives(&r);
+  void *in = NULL, *out = NULL; /* as a program that registers its buffers, once it has used them */
+  NCCL(ncclCommRegister(r.comm, r.in, kCount * sizeof(float), &in));
+  NCCL(ncclCommRegister(r.comm, r.out, (size_t)(2 * ranks + 2) * kCount * sizeof(float), &out));
+  if (!in || !out) exit(fprintf(stderr, "buffers of the device were not registered\n"));
+  collectives(&r);
   messages(&r);
   streams(&r);
   events(&r);
   CUDA(cudaGetDevice(&device));
   if (device != r.device) exit(fprintf(stderr, "device %d is current; expected %d\n", device, r.device));
   CUDA(cudaStreamSynchronize(r.stream));
-  CUDA(cudaStreamDestroy(r.other)); /* before the communicator that used it */
+  NCCL(ncclCommDeregister(r.comm, in)); /* the other one ends with the communicator */
+  CUDA(cudaStreamDestroy(r.other));     /* before the communicator that used it */
   NCCL(ncclCommDestroy(r.comm));
   CUDA(cudaStreamDestroy(r.stream));
   CUDA(cudaFree(r.in));

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "place.h"
 #include "ranks.h"
@@ -101,6 +102,49 @@ TEST(Gpu, GraphsAreReplayedBetweenOtherCalls) {
     }
     EXPECT_EQ(x.read(s), 1024);
     CUDA_OK(cudaGraphExecDestroy(exec));
+  });
+}
+
+TEST(Gpu, RegistrationIsReal) {
+  in_threads(2, [](int rank, ncclComm_t& comm) {
+    constexpr std::size_t kFloats = 100'000;
+    const cudaStream_t s = stream_of(rank);
+    float* own = nullptr;
+    void *ours = nullptr, *handle = nullptr, *part = nullptr, *left = nullptr;
+    CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&own), kFloats * sizeof(float)));
+    OURO_OK(ncclMemAlloc(&ours, kFloats * sizeof(float)));
+    OURO_OK(ncclCommRegister(comm, own, kFloats * sizeof(float), &handle));
+    OURO_OK(ncclCommRegister(comm, own + 100, 1000, &part));
+    OURO_OK(ncclCommRegister(comm, ours, kFloats * sizeof(float), &left));  // ends with its communicator
+    EXPECT_TRUE(handle != nullptr && part != nullptr && left != nullptr);
+    EXPECT_NE(handle, part);
+    ncclWindow_t window = nullptr;
+    OURO_OK(ncclCommWindowRegister(comm, ours, kFloats * sizeof(float), &window, NCCL_WIN_COLL_SYMMETRIC));
+    for (float* const x : {own, static_cast<float*>(ours)})
+      for (int call = 0; call < 4; ++call) {
+        const std::vector<float> ones(kFloats, 1);
+        std::vector<float> sums(kFloats);
+        CUDA_OK(cudaMemcpyAsync(x, ones.data(), kFloats * sizeof(float), cudaMemcpyHostToDevice, s));
+        OURO_OK(ncclAllReduce(x, x, kFloats, ncclFloat, ncclSum, comm, s));
+        CUDA_OK(cudaMemcpyAsync(sums.data(), x, kFloats * sizeof(float), cudaMemcpyDeviceToHost, s));
+        CUDA_OK(cudaStreamSynchronize(s));
+        EXPECT_EQ(sums, std::vector<float>(kFloats, 2));
+      }
+    EXPECT_OK(ncclCommWindowDeregister(comm, window));
+    EXPECT_EQ(ncclCommWindowDeregister(comm, window), ncclInvalidArgument);
+    EXPECT_OK(ncclCommDeregister(comm, part));
+    EXPECT_EQ(ncclCommDeregister(comm, part), ncclInvalidArgument);
+    EXPECT_OK(ncclCommDeregister(comm, handle));
+    EXPECT_OK(ncclCommDeregister(comm, nullptr));
+    // A hint: what cannot be registered works without.
+    int on_host = 0;
+    handle = &on_host;
+    EXPECT_OK(ncclCommRegister(comm, &on_host, sizeof on_host, &handle));
+    EXPECT_EQ(handle, nullptr);
+    EXPECT_OK(ncclCommRegister(comm, own, 2 * kFloats * sizeof(float), &handle));  // beyond its end
+    EXPECT_EQ(handle, nullptr);
+    CUDA_OK(cudaFree(own));
+    OURO_OK(ncclMemFree(ours));
   });
 }
 
