@@ -1,30 +1,13 @@
 // Functions of the CUDA driver, for programs that use libcuda.so.1 in addition to the runtime: devices, and
 // one context per device. They are in the library of the runtime, which libcuda.so.1 links to.
-#include <cuda.h>
 #include <dlfcn.h>
 
-#include "world.h"
-
-/// Defines a function of the CUDA driver, by the name that programs look up (with the version).
-#define OURO_CU(name, ...) \
-  extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI name(__VA_ARGS__)
+#include "driver.h"
 
 using namespace ouro::test::cudart;
 using ouro::gpu::FakeGpu;
 
 namespace {
-
-CUresult code_of(cudaError_t error) { return static_cast<CUresult>(error); }  // the values are the same
-
-/// Runs `body`, which returns a Status, on the devices.
-template <class Body>
-CUresult drive(const char* function, Body&& body) noexcept {
-  const cudaError_t before = cudaGetLastError();  // of the runtime; driver errors do not change it
-  const cudaError_t now = serve(function, body);
-  (void)cudaGetLastError();
-  (void)keep(before);
-  return code_of(now);
-}
 
 CUresult found(bool it) { return it ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE; }
 bool is_device(int device) { return world() && device >= 0 && device < world()->devices(); }

@@ -87,6 +87,22 @@ def carrier(group=None, device=None):
     return "ouro" if build.adapter().carries(backend) else backend.name()
 
 
+def register_memory(tensor, group=None):
+    """Registers the storage of a CUDA tensor: where GPUs map each other, collectives of ouro use it in place.
+
+    `group`: None, the default one; its job counts. Returns an object with release(wait=2.0), which also goes with it. The
+    memory must stay with PyTorch's allocator until then: keep the tensor, and call no torch.cuda.empty_cache() before.
+    Raises ValueError where ouro does not carry the group, DistBackendError where the memory cannot be registered; the text
+    says why (expandable segments without a shareable handle type, for example).
+    """
+    import torch.distributed as dist
+
+    from ouro.torch import build
+
+    backend = (group or dist.group.WORLD)._get_backend(tensor.device)
+    return build.adapter().register_memory(getattr(backend, "wrapped_pg", backend), tensor)
+
+
 def __getattr__(name):
     if name not in _TRAINERS:
         raise AttributeError(f"module 'ouro.torch' has no attribute {name!r}")

@@ -73,10 +73,22 @@ def cache():
     return pathlib.Path(os.environ.get("OURO_TORCH_CACHE") or f"{base}/ouro/torch")
 
 
+@functools.cache
+def _cuda_headers():
+    """The folder of CUDA's headers, which the hook of PyTorch's allocator needs; None: the adapter is compiled without it."""
+    if not torch.version.cuda or not (pathlib.Path(torch.__file__).parent / "lib/libc10_cuda.so").exists():
+        return None
+    homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    found = [pathlib.Path(home) / "include" for home in homes if home]
+    found += sorted(pathlib.Path(torch.__file__).parent.parent.glob("nvidia/*/include"))
+    return next((folder for folder in found if (folder / "cuda_runtime_api.h").exists()), None)
+
+
 def _places():
-    """The possible locations of a compiled adapter: next to this file, in a wheel; else in the cache."""
-    name = f"{key()}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    return pathlib.Path(__file__).parent / "prebuilt" / name, cache() / name
+    """The possible locations of a compiled adapter: next to this file, in a wheel; else in the cache, by whether it has the hook."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    hook = "-cuda" if _cuda_headers() else ""
+    return pathlib.Path(__file__).parent / "prebuilt" / f"{key()}{suffix}", cache() / f"{key()}{hook}{suffix}"
 
 
 def _run(command):
@@ -87,19 +99,29 @@ def _run(command):
 
 
 def _compile(target):
+    """With the allocator's hook where the headers of CUDA are there and fit this PyTorch; else without."""
+    if _cuda_headers():
+        try:
+            return _compile_by(target, ["-DOURO_TORCH_CUDA", f"-isystem{_cuda_headers()}"], ["-lc10_cuda"])
+        except BuildError:
+            pass
+    return _compile_by(target, [], [])
+
+
+def _compile_by(target, more_flags, more_libraries):
     from torch.utils import cpp_extension
 
     compiler = _compiler()
     folders = [*ouro.includes(), *cpp_extension.include_paths(), sysconfig.get_paths()["include"]]
     flags = ["-std=c++20", "-O2", "-g0", "-fPIC", "-fvisibility=hidden", f"-DTORCH_EXTENSION_NAME={_NAME}",
              f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", f"-I{_SOURCES}",
-             *(f"-isystem{folder}" for folder in folders)]
+             *(f"-isystem{folder}" for folder in folders), *more_flags]
     libraries = pathlib.Path(torch.__file__).parent / "lib"
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         whole = pathlib.Path(work) / "adapter.cc"  # one unit: most of the time is spent on PyTorch's headers
         whole.write_text("".join(f'#include "{source}"\n' for source in sorted(_SOURCES.glob("*.cc"))))
         _run([*compiler, *flags, "-shared", "-o", f"{work}/adapter.so", str(whole), ouro.library(), f"-L{libraries}", "-lc10",
-              "-ltorch_cpu", "-ltorch_python"])
+              "-ltorch_cpu", "-ltorch_python", *more_libraries])
         os.replace(f"{work}/adapter.so", target)
 
 

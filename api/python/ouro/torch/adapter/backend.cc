@@ -192,6 +192,13 @@ Backend::WorkPtr Backend::endCoalescing() {
   return all;
 }
 
+Result<Registration> Backend::register_memory(const Tensor& t) {
+  if (!t.is_cuda()) return invalid("a tensor that is not on a GPU is not registered");
+  const auto& storage = t.storage();
+  return job_->context.register_memory(storage.data(), storage.nbytes(),
+                                       Device{Device::Kind::cuda, static_cast<int>(t.get_device())});
+}
+
 c10d::ErrorType Backend::getError() {
   const Status s = group_.status();
   if (s.ok()) return c10d::ErrorType::SUCCESS;

@@ -14,6 +14,7 @@
 #include "lanes.h"
 #include "options.h"
 #include "ouro/ouro.hpp"
+#include "segments.h"
 #include "work.h"
 
 namespace ouro::adapter {
@@ -21,8 +22,9 @@ namespace ouro::adapter {
 /// The job of a group that init_process_group or new_group has made. Groups split off from it share the job;
 /// the last one leaves it.
 struct Job {
-  explicit Job(Context c) : context(std::move(c)) {}
+  explicit Job(Context c) : context(std::move(c)), segments(Segments::follow(context)) {}
   Context context;
+  const std::unique_ptr<Segments> segments;  ///< ends before the context
 };
 
 #ifdef C10D_BACKEND_HAS_HOOKS  // 2.15
@@ -57,6 +59,10 @@ class Backend final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds t) override { options_->timeout = t; }
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return seq_; }
+  /// Registers the storage of a tensor on this rank's GPU: operations of this job use it in place.
+  Result<Registration> register_memory(const Tensor&);
+  /// Bytes of the caching allocator that are registered in this job.
+  std::size_t registered() const { return job_->segments ? job_->segments->bytes() : 0; }
   c10d::ErrorType getError() override;
   void abort() override;
   void shutdown() override;

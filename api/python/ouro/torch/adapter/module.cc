@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "backend.h"
@@ -74,10 +75,32 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_property_readonly("options", &Backend::getBackendOptions)
       .def("_set_default_timeout", &Backend::setTimeout)
 #endif
+      .def_property_readonly("registered_bytes", &Backend::registered,
+                             "Bytes of PyTorch's caching allocator that collectives use in place.")
       .def(
           "perform_nocolor_split", [](const Backend&, const pybind11::object&) {},
           "No-op. PyTorch calls it on ranks that are not members of a new group, which only its\n"
           "members create.");
+  pybind11::class_<ouro::Registration>(m, "Registration",
+                                       "Memory of a GPU that is registered; released with the object.")
+      .def(
+          "release",
+          [](ouro::Registration& r, double wait) {
+            const ouro::Status s =
+                r.release(ouro::Milliseconds(static_cast<std::int64_t>(std::max(wait, 0.0) * 1000)));
+            if (!s.ok()) std::rethrow_exception(ouro::adapter::exception_of(s));
+          },
+          pybind11::arg("wait") = 2.0, pybind11::call_guard<pybind11::gil_scoped_release>(),
+          "Ends the registration; waits so many seconds for other processes that have memory of cudaMalloc "
+          "open. Raises DistBackendError where one still has.");
+  m.def(
+      "register_memory",
+      [](const c10::intrusive_ptr<c10d::Backend>& b, const at::Tensor& t) {
+        auto* const backend = dynamic_cast<Backend*>(b.get());
+        TORCH_CHECK_VALUE(backend, "ouro: the group is carried by ", b->getBackendName(), ", not by ouro");
+        return ouro::adapter::value_of(backend->register_memory(t));
+      },
+      "Registers the storage of a CUDA tensor, which must live until the registration is released.");
   m.def("version", &ouro::version, "Returns the version of the loaded library.");
   m.def("new_id", &ouro::adapter::new_id,
         "Returns 128 new bytes that are the name and the secret of one job.");
