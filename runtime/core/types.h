@@ -110,8 +110,10 @@ struct ReduceOp {
 #define OURO_X(e, n) static const ReduceOp e;
   OURO_OPS(OURO_X)
 #undef OURO_X
-  /// @endcond Multiplies this rank's input by x, then sums. Ranks may have different factors. For integer
-  /// element types x must be an integer, otherwise the operation fails with `invalid`.
+  /// @endcond
+
+  /// Multiplies this rank's input by x, then sums. Ranks may have different factors. For integer element
+  /// types x must be an integer, otherwise the operation fails with `invalid`.
   static ReduceOp premul(double x) { return {OpKind::premulsum, Scalar::of(x)}; }
   /// The same with a factor that is exact for 64-bit integers.
   static ReduceOp premul(std::int64_t x) { return {OpKind::premulsum, {static_cast<double>(x), x}}; }
