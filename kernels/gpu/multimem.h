@@ -71,7 +71,7 @@ class Multimem {
   template <DType kType, OpKind kOp>
   OURO_HD void reduce(collect::Bits& b, std::uint64_t offset) const;
   /// Stores the same 16 bytes into the memory of all members.
-  OURO_HD void store(std::uint64_t offset, const collect::Bits& b) const {
+  OURO_HD void store([[maybe_unused]] std::uint64_t offset, [[maybe_unused]] const collect::Bits& b) const {
 #if defined(__CUDA_ARCH__)
 #if __CUDA_ARCH__ >= 900
     asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1,%2,%3,%4};" ::"l"(at_ + offset),
