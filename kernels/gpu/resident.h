@@ -64,6 +64,7 @@ enum class ResidentFault : std::uint32_t {
   aborted,    ///< the abort word was set while waiting for `peer`
   mismatch,   ///< `peer` is in another operation: its tag differs
   reference,  ///< `peer` names a buffer outside what this rank has mapped of its memory
+  counts,     ///< uneven all_to_all: `peer` sends another number of elements than this rank expects
 };
 
 /// The record that a launch leaves in pinned host memory when it ends early. The first block of a rank that
@@ -74,11 +75,12 @@ struct alignas(64) ResidentError {
   std::int32_t peer;   ///< the rank that the block was waiting for
   std::uint32_t step;  ///< number of steps of the flow that this rank had begun
   std::int32_t channel;
+  std::uint64_t sent, expected;  ///< `counts` only: elements
 };
 
-/// One rank's part of one collective. All blocks have equal counts. `channels`, like everything that is not
-/// specific to this rank, must be the same on all ranks. The data is split among channels at multiples of 128
-/// bytes of the region, or of each block.
+/// One rank's part of one collective. `channels`, like everything that is not specific to this rank, must be
+/// the same on all ranks. The data is split among channels at multiples of 128 bytes of the region, or of
+/// each block, so every block of a launch has a share of what each peer sends to this rank.
 struct ResidentArgs {
   static constexpr int kMaxRanks = ResidentLayout::kMaxRanks;
   Collective collective = Collective::none;
@@ -92,7 +94,7 @@ struct ResidentArgs {
   std::uint16_t tag =
       0;  ///< from the operation's signature: ranks that disagree detect it at their first chunk
   int rank = 0, root = 0, channels = 1;
-  std::uint64_t count = 0;  ///< elements of the region, or of one block
+  std::uint64_t count = 0;  ///< elements of the region, of one block, or of the longest uneven block
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   Scalar premul = {};             ///< premulsum only
@@ -119,6 +121,13 @@ struct ResidentArgs {
   static constexpr int kLearn = 24;
   int learned = 0;
   ResidentEntry learn[kLearn] = {};
+  /// Blocks have lengths of their own: the number of elements of each block of the input and of the output.
+  /// In an all_to_all both lists are this rank's own, and ranks compare them in meet(). In an all_gather or
+  /// reduce_scatter both are one list, which is the same on all ranks. An uneven operation always sets
+  /// by_pointer; if some rank cannot access a buffer, it runs over slots: all_to_all by `pairwise`, the
+  /// others by `direct`.
+  bool uneven = false;
+  std::uint64_t in_counts[kMaxRanks] = {}, out_counts[kMaxRanks] = {};
 };
 static_assert(sizeof(ResidentArgs) <= 4096, "one kernel parameter");
 
@@ -139,6 +148,10 @@ int resident_channels(const ResidentLayout&, std::uint64_t bytes, bool packets);
 /// Whether resident kernels can run an algorithm of a collective with what a rank knows by itself. False for
 /// zerocopy, which needs the buffers of all ranks.
 bool has_resident(Collective, flow::Algorithm);
+/// Whether resident kernels can run the collective with uneven blocks.
+bool has_resident_uneven(Collective);
+/// The flow of an uneven operation if some rank cannot access a buffer by pointer.
+flow::Algorithm uneven_over_slots(Collective);
 
 /// The largest region, in bytes, that all_reduce can move by packets over this many channels.
 std::uint64_t resident_packet_limit(const ResidentLayout&, int channels);

@@ -10,7 +10,8 @@
 namespace ouro::gpu {
 
 /// All threads of the block begin each step together, and see everything that the step before has written.
-template <class Numbers, class Block>
+/// Geometry is ResidentCut, or UnevenCut if blocks have lengths of their own.
+template <class Numbers, class Block, class Geometry = ResidentCut>
 class Resident : private ResidentRounds<Block> {
   using Channel = ResidentRounds<Block>;
   using Step = flow::Step;
@@ -26,7 +27,8 @@ class Resident : private ResidentRounds<Block> {
   /// Cuts the operation for `Flow`. Called once, before run.
   template <class Flow>
   OURO_HD void cut(Collective collective) {
-    cut_.cut<Flow>(a_, collective, b_.block(), numbers_.element(), numbers_.accumulator());
+    if constexpr (Geometry::kUneven) cut_.in_begin = shared_.in_begin, cut_.out_begin = shared_.out_begin;
+    cut_.template cut<Flow>(a_, collective, b_.block(), numbers_.element(), numbers_.accumulator());
     by_reference_ = Flow::kByReference && n_ > 1;
     posts_others_ = Flow::kPostsOthers;
     ahead_ = Flow::kPipelined ? (Flow::kPostsResult ? 2 : 1) * flow::kStagingLag : 0;
@@ -38,14 +40,21 @@ class Resident : private ResidentRounds<Block> {
   /// post. Called once, before cut; the result is the same on all ranks.
   OURO_HD bool meet() {
     base_ = shared_.state.round;
-    if (resident_share(a_.count, a_.channels, b_.block(), numbers_.element()).count == 0) return false;
+    // In an uneven all_to_all a rank knows only its own lengths, so every channel of every rank takes part.
+    if (!(Geometry::kUneven && a_.collective == Collective::all_to_all) &&
+        resident_share(a_.count, a_.channels, b_.block(), numbers_.element()).count == 0)
+      return false;
     ++this->step_;
     if (!open(base_)) return false;
+    if constexpr (Geometry::kUneven) lay_out();
     announce(base_, kPosted);
     if (!hear_all(base_, kPosted)) return false;
     bool reached = true, failed = false;
     for (int p = b_.thread(); p < n_; p += b_.threads())
-      reached &= this->find_buffers(p, base_, numbers_.element(), &failed);
+      if constexpr (Geometry::kUneven)
+        reached &= this->find_uneven(p, base_, numbers_.element(), &failed);
+      else
+        reached &= this->find_buffers(p, base_, numbers_.element(), &failed);
     met_all_ = !b_.any(!reached);
     if ((failed_ = b_.any(failed))) return false;
     if (met_all_) return true;
@@ -57,7 +66,9 @@ class Resident : private ResidentRounds<Block> {
   /// Runs the flow; Hop{}(*this, step) executes one step, inlined or not.
   template <class Flow, class Hop>
   OURO_HD void run() {
-    if (cut_.total == 0 && a_.collective != Collective::barrier) return;  // all other ranks return here too
+    const bool pairs = Geometry::kUneven && a_.collective == Collective::all_to_all;
+    if (cut_.total == 0 && !pairs && a_.collective != Collective::barrier)
+      return;  // all other ranks return here too
     const flow::Place at{a_.rank, n_, a_.root, cut_.rounds};
     const Listener<Hop> listen{*this};
     if constexpr (Flow::kPipelined) {
@@ -108,6 +119,20 @@ class Resident : private ResidentRounds<Block> {
     }
   };
 
+  /// Computes where uneven blocks begin, and writes for each peer where the block for it begins. announce()
+  /// and its barriers publish both.
+  OURO_HD void lay_out() const {
+    for (int p = b_.thread(); p < n_; p += b_.threads()) {
+      std::uint64_t in = 0, out = 0;
+      for (int b = 0; b < p; ++b) in += a_.in_counts[b], out += a_.out_counts[b];
+      shared_.in_begin[p] = in, shared_.out_begin[p] = out;
+      if (p == a_.rank) continue;
+      ResidentNames& names = this->names(a_.rank, p);
+      names.at[base_ % ResidentLayout::kStagingSlots] = in;
+      names.count[base_ % ResidentLayout::kStagingSlots] = a_.in_counts[p];
+    }
+  }
+
   OURO_HD const std::byte* in_at(Extent e) const { return a_.in + e.offset * numbers_.element(); }
   OURO_HD std::byte* out_at(Extent e) const { return a_.out + e.offset * numbers_.element(); }
   /// Pipelined flows share one accumulator: they finish one chunk before they begin the next (flow/traits.h).
@@ -150,6 +175,7 @@ class Resident : private ResidentRounds<Block> {
   OURO_HD int for_output() const { return b_.threads() > 32 ? 32 : b_.threads() - 1; }
 
   OURO_HD void hop_link(const Step& s) {
+    if (cut_.skips(s)) return;
     const bool receives = (s.verb & flow::kRecv) != 0, sends = (s.verb & flow::kSend) != 0;
     const std::uint64_t taken = receives ? shared_.state.received[s.from] : 0;
     const std::uint64_t given = sends ? shared_.state.sent[s.to] : 0;
@@ -282,7 +308,7 @@ class Resident : private ResidentRounds<Block> {
 
   /// Folds all inputs, or copies one, into my output or into those of all ranks.
   OURO_HD void read_staging(const Step& s) {
-    const Extent out = cut_.out(s.chunk), at = cut_.blocks ? cut_.in(s.at) : out;
+    const Extent out = cut_.out(s.chunk), at = cut_.blocks ? cut_.theirs(s.chunk, s.at, out) : out;
     const std::uint64_t place = out.offset * numbers_.element(), bytes = out.count * numbers_.element();
     if (s.verb & flow::kPosted && s.from == flow::kEveryone) {
       if (!find_sources(s, at)) return;
@@ -313,12 +339,15 @@ class Resident : private ResidentRounds<Block> {
             store_at(shared_.out_of[flow::wrap(a_.rank + d, n_)] + place + i, unit);
         });
       }
+      // Chunks from different ranks do not depend on each other, so threads need not wait for each other
+      // between them. The barrier at the end of the flow waits for all threads.
+      if (Geometry::kUneven && by_reference_) return;
     }
     b_.sync();
   }
 
   const Numbers numbers_;
-  ResidentCut cut_;
+  Geometry cut_;
   bool by_reference_ = false, posts_others_ = false;
   bool met_all_ = false;  // meet() has found the buffers of all ranks
 };

@@ -24,9 +24,12 @@ struct alignas(ResidentLayout::kLine) ResidentArrival {
 };
 static_assert(sizeof(ResidentArrival) == ResidentLayout::kLine);
 
-/// By pointer: where the writer's buffers are, beside its posts.
+/// By pointer: where the writer's buffers are, beside its posts. For an uneven all_to_all also the element of
+/// the writer's input at which the block for the reader begins, and the number of elements in that block.
+/// Each ordered pair of ranks has one such line, so its size does not depend on the number of ranks.
 struct alignas(ResidentLayout::kLine) ResidentNames {
   std::uint64_t in[ResidentLayout::kStagingSlots], out[ResidentLayout::kStagingSlots];
+  std::uint64_t at[ResidentLayout::kStagingSlots], count[ResidentLayout::kStagingSlots];
 };
 static_assert(sizeof(ResidentNames) == ResidentLayout::kLine);
 
@@ -37,6 +40,8 @@ struct ResidentShared {
   Scalar factor[ResidentLayout::kMaxRanks];
   const std::byte* in_of[ResidentLayout::kMaxRanks];  // by reference: the buffers of all ranks
   std::byte* out_of[ResidentLayout::kMaxRanks];
+  // For uneven operations: the first element of each block of this rank's input and output.
+  std::uint64_t in_begin[ResidentLayout::kMaxRanks], out_begin[ResidentLayout::kMaxRanks];
 };
 
 /// A wait ends when the awaited value arrives, when the deadline passes, when the abort word is set or when
@@ -103,6 +108,32 @@ class ResidentChannel {
     if (needs.inputs && (!needs.root_input_only || p == a_.root))
       *failed |= !reach(p, in, traits.in.many() ? all : block, &shared_.in_of[p]);
     if (needs.outputs) *failed |= !reach(p, out, traits.out.many() ? all : block, &shared_.out_of[p]);
+    return true;
+  }
+  /// The same for uneven blocks. In an all_to_all in_of[p] becomes the address of the block for this rank in
+  /// the input of rank p. Fails if rank p sends another number of elements than this rank expects, whether or
+  /// not buffers can be accessed, or if the block is outside what this rank has mapped.
+  OURO_HD bool find_uneven(int p, std::uint64_t round, std::uint64_t element, bool* failed) {
+    shared_.in_of[p] = a_.in, shared_.out_of[p] = a_.out;
+    if (p == a_.rank) return a_.in_ref != ResidentRef::kNone;
+    const ResidentNames& named = names(p, a_.rank);
+    const std::uint64_t slot = round % ResidentLayout::kStagingSlots;
+    const std::uint64_t in = named.in[slot], out = named.out[slot];
+    const bool pairs = a_.collective == Collective::all_to_all;
+    if (pairs && named.count[slot] != a_.out_counts[p]) {
+      *failed |= fail(ResidentFault::counts, p, named.count[slot], a_.out_counts[p]);
+      return false;
+    }
+    if (in == ResidentRef::kNone) return false;
+    const int last = n_ - 1;
+    if (pairs)
+      *failed |= !reach_elements(p, in, element, named.at[slot], a_.out_counts[p], &shared_.in_of[p]);
+    else if (a_.collective == Collective::reduce_scatter)
+      *failed |=
+          !reach_elements(p, in, element, 0, shared_.in_begin[last] + a_.in_counts[last], &shared_.in_of[p]);
+    else
+      *failed |= !reach_elements(p, out, element, 0, shared_.out_begin[last] + a_.out_counts[last],
+                                 &shared_.out_of[p]);
     return true;
   }
 
@@ -178,14 +209,23 @@ class ResidentChannel {
 
  protected:
   /// Always returns true. The first of the rank's blocks to fail writes the record.
-  OURO_HD bool fail(ResidentFault fault, int peer) {
+  OURO_HD bool fail(ResidentFault fault, int peer, std::uint64_t sent, std::uint64_t expected) {
     if (claim(failed_word())) {
-      a_.error->peer = peer;
-      a_.error->step = step_;
-      a_.error->channel = b_.block();
-      store_release(reinterpret_cast<std::uint32_t*>(&a_.error->fault), static_cast<std::uint32_t>(fault));
+      a_.error->sent = sent;
+      a_.error->expected = expected;
+      publish_error(fault, peer);
     }
     return true;
+  }
+  OURO_HD bool fail(ResidentFault fault, int peer) {
+    if (claim(failed_word())) publish_error(fault, peer);
+    return true;
+  }
+  OURO_HD void publish_error(ResidentFault fault, int peer) const {
+    a_.error->peer = peer;
+    a_.error->step = step_;
+    a_.error->channel = b_.block();
+    store_release(reinterpret_cast<std::uint32_t*>(&a_.error->fault), static_cast<std::uint32_t>(fault));
   }
 
   const ResidentArgs& a_;
@@ -211,6 +251,20 @@ class ResidentChannel {
         number < ResidentRef::kListed ? *mapping(p, number) : ResidentMapping{nullptr, 0};
     if (offset > found.bytes || bytes > found.bytes - offset) return !fail(ResidentFault::reference, p);
     *at = found.at + offset;
+    return true;
+  }
+  /// The same for elements [first, first + count) of the buffer. `ref` and `first` come from a peer and may
+  /// have any value.
+  template <class Byte>
+  OURO_HD bool reach_elements(int p, std::uint64_t ref, std::uint64_t element, std::uint64_t first,
+                              std::uint64_t count, Byte** at) {
+    const std::uint64_t number = ResidentRef::number(ref), offset = ResidentRef::offset(ref);
+    const ResidentMapping found =
+        number < ResidentRef::kListed ? *mapping(p, number) : ResidentMapping{nullptr, 0};
+    const std::uint64_t there = offset <= found.bytes ? (found.bytes - offset) / element : 0;
+    // A rank without data may name no allocation; nothing is read then.
+    if (first > there || count > there - first) return count == 0 || !fail(ResidentFault::reference, p);
+    *at = found.at + offset + first * element;
     return true;
   }
 

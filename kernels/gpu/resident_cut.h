@@ -13,9 +13,11 @@ OURO_HD flow::Extent resident_share(std::uint64_t count, int channels, int c, st
   return flow::share_of(count, channels, c, ResidentLayout::kLine / element);
 }
 
-/// The cut of one channel's share of the region, or of each block; all in elements.
+/// The cut of one channel's share of the region, or of each block; all in elements. Blocks have equal
+/// lengths.
 struct ResidentCut : flow::Cut {
   using Extent = flow::Extent;
+  static constexpr bool kUneven = false;
   int turn = 0;  // the current round, if the flow is called once per round
   bool in_blocks = false, out_blocks = false;
   std::uint64_t block = 0;         // distance from one block to the next
@@ -26,15 +28,31 @@ struct ResidentCut : flow::Cut {
   template <class Flow>
   OURO_HD void cut(const ResidentArgs& a, Collective collective, int channel, std::uint64_t element,
                    std::uint64_t accumulator) {
-    constexpr std::uint64_t kLine = ResidentLayout::kLine;
     const CollectiveTraits traits = traits_of(collective);
-    const int n = a.layout.ranks;
     in_blocks = traits.in.many(), out_blocks = traits.out.many();
     block = traits.moves() ? a.count : 0;
     const Extent share = resident_share(block, a.channels, channel, element);
     first = share.offset;
     total = share.count;
     blocks = traits.blocks();
+    chop<Flow>(a, element, accumulator);
+  }
+
+  OURO_HD int round_of(int chunk) const { return Cut::round_of(chunk, turn); }
+  OURO_HD Extent in(int chunk) const { return of(in_blocks, chunk); }
+  OURO_HD Extent out(int chunk) const { return of(out_blocks, chunk); }
+  /// The place of chunk `at` of another rank's input, relative to in_of of that rank. It becomes chunk
+  /// `chunk` of this rank's output, whose place is `mine`.
+  OURO_HD Extent theirs(int /*chunk*/, int at, Extent /*mine*/) const { return in(at); }
+  /// Whether a chunk is not sent over a link at all. Both ends come to the same answer.
+  OURO_HD bool skips(const flow::Step&) const { return false; }
+
+ protected:
+  /// Cuts into rounds and chunks, once `total` and `blocks` are known.
+  template <class Flow>
+  OURO_HD void chop(const ResidentArgs& a, std::uint64_t element, std::uint64_t accumulator) {
+    constexpr std::uint64_t kLine = ResidentLayout::kLine;
+    const int n = a.layout.ranks;
     pipelined = Flow::kPipelined;
     per_round = Flow{}.chunks({a.rank, n, a.root, 1});
     const std::uint64_t line = kLine / element;
@@ -56,10 +74,6 @@ struct ResidentCut : flow::Cut {
     Cut::cut(line);
   }
 
-  OURO_HD int round_of(int chunk) const { return Cut::round_of(chunk, turn); }
-  OURO_HD Extent in(int chunk) const { return of(in_blocks, chunk); }
-  OURO_HD Extent out(int chunk) const { return of(out_blocks, chunk); }
-
  private:
   OURO_HD Extent of(bool many, int chunk) const {
     if (!blocks) {
@@ -68,6 +82,51 @@ struct ResidentCut : flow::Cut {
     }
     const std::uint64_t begin = many ? static_cast<std::uint64_t>(within_round(chunk)) * block : 0;
     return Cut::block_part(begin + first, total, chunk, turn);
+  }
+};
+
+/// The same for blocks of any lengths. A channel has a share of each block. The cut of a block depends on its
+/// length only, so two ranks cut the block that one sends to the other alike.
+struct UnevenCut : ResidentCut {
+  static constexpr bool kUneven = true;
+  const ResidentArgs* args = nullptr;
+  const std::uint64_t *in_begin = nullptr, *out_begin = nullptr;  // first element of each block
+  int channel = 0;
+  std::uint64_t element = 1;
+  bool pairs = false;  // all_to_all: each pair of ranks has a length, and no rank knows all of them
+
+  template <class Flow>
+  OURO_HD void cut(const ResidentArgs& a, Collective collective, int of_channel, std::uint64_t bytes,
+                   std::uint64_t accumulator) {
+    const CollectiveTraits traits = traits_of(collective);
+    args = &a, channel = of_channel, element = bytes;
+    pairs = collective == Collective::all_to_all;
+    in_blocks = traits.in.many(), out_blocks = traits.out.many();
+    blocks = true;
+    total = resident_share(a.count, a.channels, 0, element).count;  // no channel's share of a block is longer
+    chop<Flow>(a, element, accumulator);
+  }
+
+  OURO_HD Extent in(int chunk) const {
+    const int b = within_round(chunk);
+    return part(in_blocks ? in_begin[b] : 0, args->in_counts[b], chunk);
+  }
+  OURO_HD Extent out(int chunk) const {
+    const int b = within_round(chunk);
+    return part(out_blocks ? out_begin[b] : 0, args->out_counts[b], chunk);
+  }
+  /// In an all_to_all, in_of is the address of the block for this rank.
+  OURO_HD Extent theirs(int chunk, int at, Extent mine) const {
+    return pairs ? Extent{mine.offset - out_begin[within_round(chunk)], mine.count} : in(at);
+  }
+  OURO_HD bool skips(const flow::Step& s) const {
+    return pairs && (s.verb & flow::kInput ? in(s.chunk) : out(s.chunk)).count == 0;
+  }
+
+ private:
+  OURO_HD Extent part(std::uint64_t begin, std::uint64_t count, int chunk) const {
+    const Extent share = resident_share(count, args->channels, channel, element);
+    return Cut::block_part(begin + share.offset, share.count, chunk, turn);
   }
 };
 

@@ -46,6 +46,18 @@ ResidentKernel kernel_for(const ResidentArgs& a) {
   OURO_RESIDENT_PACKETS(OURO_X)
 #undef OURO_X
   if (a.packets) return ResidentKernel::any_packets;
+  if (a.uneven) {
+#define OURO_X(name, c, ByPointer, Flow, type)                                        \
+  if (a.collective == Collective::c && a.op == OpKind::sum && a.dtype == DType::type) \
+    return ResidentKernel::name;
+    OURO_RESIDENT_UNEVEN_SUMS(OURO_X)
+#undef OURO_X
+#define OURO_X(name, c, ByPointer, Flow) \
+  if (a.collective == Collective::c) return ResidentKernel::name;
+    OURO_RESIDENT_UNEVEN_MOVES(OURO_X)
+#undef OURO_X
+    return is_float(a.dtype) ? ResidentKernel::any_float : ResidentKernel::any_integer;
+  }
   if (a.algorithm == flow::Algorithm::nvls) {
     if (!traits_of(a.collective).reduces_all()) return ResidentKernel::switch_moves;
     if (a.op != OpKind::sum) return ResidentKernel::switch_any;
@@ -122,6 +134,32 @@ Status check_pointers(const ResidentArgs& a) {
         a.learn[i].number >= static_cast<std::uint32_t>(ResidentRef::kListed))
       return invalid(
           fmt::format("a mapping of allocation {} of rank {}", a.learn[i].number, a.learn[i].peer));
+  return {};
+}
+
+/// Checks the lengths of uneven blocks.
+Status check_uneven(const ResidentArgs& a) {
+  if (!has_resident_uneven(a.collective) || !a.by_pointer || a.algorithm != uneven_over_slots(a.collective))
+    return invalid("resident: uneven are all_gather, reduce_scatter and all_to_all, by pointer");
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 56;  // bytes of a block; no sum over 64 ranks overflows
+  const std::uint64_t element = size_of(a.dtype);
+  const bool pairs = a.collective == Collective::all_to_all;
+  std::uint64_t longest = 0, in = 0, out = 0;
+  for (int p = 0; p < a.layout.ranks; ++p) {
+    if (a.in_counts[p] > kMost / element || a.out_counts[p] > kMost / element)
+      return invalid(
+          fmt::format("resident: block {} has {} and {} elements", p, a.in_counts[p], a.out_counts[p]));
+    if ((!pairs || p == a.rank) && a.in_counts[p] != a.out_counts[p])
+      return invalid(fmt::format("resident: block {} has {} elements in the input, {} in the output", p,
+                                 a.in_counts[p], a.out_counts[p]));
+    longest = std::max({longest, a.in_counts[p], a.out_counts[p]});
+    in += a.in_counts[p], out += a.out_counts[p];
+  }
+  if (longest != a.count)
+    return invalid(fmt::format("resident: the longest block is {}, not {}", longest, a.count));
+  if (pairs && a.in == a.out && in > 0 && out > 0)
+    return invalid(
+        "an uneven all_to_all cannot run in place: a block would be overwritten before it is read");
   return {};
 }
 
@@ -205,6 +243,13 @@ bool has_resident(Collective c, flow::Algorithm algorithm) {
   return has;
 }
 
+bool has_resident_uneven(Collective c) {
+  return c == Collective::all_to_all || c == Collective::all_gather || c == Collective::reduce_scatter;
+}
+flow::Algorithm uneven_over_slots(Collective c) {
+  return c == Collective::all_to_all ? flow::Algorithm::pairwise : flow::Algorithm::direct;
+}
+
 std::uint64_t resident_packet_limit(const ResidentLayout& layout, int channels) {
   return layout.packet_bytes * static_cast<std::uint64_t>(channels);
 }
@@ -247,6 +292,7 @@ Result<Launch> resident(const ResidentArgs& a) {
   if (a.packets) OURO_TRY(check_packets(a));
   if (a.algorithm == flow::Algorithm::nvls) OURO_TRY(check_switched(a));
   if (a.by_pointer) OURO_TRY(check_pointers(a));
+  if (a.uneven) OURO_TRY(check_uneven(a));
   if (a.algorithm == flow::Algorithm::zerocopy && n > 1) OURO_TRY(check_references(a));
   const Kernel& kernel = kernels()[static_cast<std::size_t>(kernel_for(a))];
   return Launch{&kernel, Shape{a.channels, kResidentThreads}};

@@ -41,6 +41,15 @@ namespace ouro::gpu {
 /// X(name, collective, flow by pointer, flow over slots): movement by pointer with a kernel of its own.
 #define OURO_RESIDENT_POINTER_MOVES(X) X(pointer_all_gather, all_gather, ZeroCopyAllGather, DirectAllGather)
 
+/// The same for blocks of any lengths, with the geometry UnevenCut.
+#define OURO_RESIDENT_UNEVEN_SUMS(X)                                                            \
+  X(uneven_reduce_scatter_f32, reduce_scatter, ZeroCopyReduceScatter, DirectReduceScatter, f32) \
+  X(uneven_reduce_scatter_f16, reduce_scatter, ZeroCopyReduceScatter, DirectReduceScatter, f16) \
+  X(uneven_reduce_scatter_bf16, reduce_scatter, ZeroCopyReduceScatter, DirectReduceScatter, bf16)
+#define OURO_RESIDENT_UNEVEN_MOVES(X)                                  \
+  X(uneven_all_gather, all_gather, ZeroCopyAllGather, DirectAllGather) \
+  X(uneven_all_to_all, all_to_all, ZeroCopyAllToAll, PairwiseAllToAll)
+
 /// X(name, element type): sums by packets with a kernel of their own.
 #define OURO_RESIDENT_PACKETS(X) \
   X(packets_f32, f32)            \
@@ -91,6 +100,22 @@ struct ResidentEntries {
   }
   OURO_RESIDENT_POINTER_MOVES(OURO_X)
 #undef OURO_X
+#define OURO_X(name, c, ByPointer, Flow, type)                                                            \
+  template <class Block>                                                                                  \
+  static OURO_HD void name(const ResidentArgs& args, const Block& block, ResidentShared& shared) {        \
+    run_by_pointer<Collective::c, flow::ByPointer, flow::Flow, UnevenCut>(args, block, shared,            \
+                                                                          HotMany<SumOf<DType::type>>{}); \
+  }
+  OURO_RESIDENT_UNEVEN_SUMS(OURO_X)
+#undef OURO_X
+#define OURO_X(name, c, ByPointer, Flow)                                                               \
+  template <class Block>                                                                               \
+  static OURO_HD void name(const ResidentArgs& args, const Block& block, ResidentShared& shared) {     \
+    run_by_pointer<Collective::c, flow::ByPointer, flow::Flow, UnevenCut>(args, block, shared,         \
+                                                                          Moved{size_of(args.dtype)}); \
+  }
+  OURO_RESIDENT_UNEVEN_MOVES(OURO_X)
+#undef OURO_X
 #define OURO_X(name, type)                                                                         \
   template <class Block>                                                                           \
   static OURO_HD void name(const ResidentArgs& args, const Block& block, ResidentShared& shared) { \
@@ -132,7 +157,9 @@ struct ResidentEntries {
   OURO_RESIDENT_PACKETS(X)
 #define OURO_RESIDENT_POINTERS(X) \
   OURO_RESIDENT_POINTER_SUMS(X)   \
-  OURO_RESIDENT_POINTER_MOVES(X)
+  OURO_RESIDENT_POINTER_MOVES(X)  \
+  OURO_RESIDENT_UNEVEN_SUMS(X)    \
+  OURO_RESIDENT_UNEVEN_MOVES(X)
 #define OURO_RESIDENT_COLD(X) X(any_float) X(any_integer) X(any_packets)
 #define OURO_RESIDENT_KERNELS(X) \
   OURO_RESIDENT_HOT(X)           \

@@ -29,18 +29,19 @@ OURO_HD void run_hot(const ResidentArgs& args, const Block& block, ResidentShare
 }
 
 /// By pointer if every rank can access all buffers, else over slots; both in rank order, with the same bits.
-template <Collective kCollective, class ByPointer, class Flow, class Numbers, class Block>
+template <Collective kCollective, class ByPointer, class Flow, class Geometry = ResidentCut,
+          class Hop = HopInLine, class Numbers, class Block>
 OURO_HD void run_by_pointer(const ResidentArgs& args, const Block& block, ResidentShared& shared,
                             Numbers numbers) {
-  Resident<Numbers, Block> rank(args, block, shared, numbers);
+  Resident<Numbers, Block, Geometry> rank(args, block, shared, numbers);
   if (!rank.enter()) return;
   rank.learn();
   if (rank.meet()) {
     rank.template cut<ByPointer>(kCollective);
-    rank.template run<ByPointer, HopInLine>();
+    rank.template run<ByPointer, Hop>();
   } else {
     rank.template cut<Flow>(kCollective);
-    rank.template run<Flow, HopInLine>();
+    rank.template run<Flow, Hop>();
   }
   rank.leave();
 }
@@ -54,6 +55,9 @@ inline constexpr bool kResident =
 template <ColdTypes kTypes, class Block>
 OURO_HD void run_cold(const ResidentArgs& args, const Block& block, ResidentShared& shared,
                       Cold<kTypes> numbers) {
+  if (args.uneven)  // only reduce_scatter: uneven collectives that move data have kernels of their own
+    return run_by_pointer<Collective::reduce_scatter, flow::ZeroCopyReduceScatter, flow::DirectReduceScatter,
+                          UnevenCut, HopOutOfLine>(args, block, shared, numbers);
   Resident<Cold<kTypes>, Block> rank(args, block, shared, numbers);
   if (!rank.enter()) return;
   flow::Algorithm algorithm = args.algorithm;

@@ -70,10 +70,10 @@ TEST(ResidentBlock, EveryFlow) {
     std::vector<std::unique_ptr<Operation>> operations;
     for (const std::size_t count : {1500, 17})
       for (const Row& row : rows()) {
-        if (row.packets || (aliasing == Aliasing::exact && !row.in_place)) continue;
+        if (row.packets || row.uneven || (aliasing == Aliasing::exact && !row.in_place)) continue;
         const OpKind op = count == 17 ? OpKind::premulsum : OpKind::sum;
         Case c{row.collective, row.algorithm, DType::f32, op, count, 1, aliasing};
-        c.pointers = row.pointers;
+        c.pointers = row.pointers, c.uneven = row.uneven ? 1 : 0;
         if (count == 17) c.declines = 1;
         operations.push_back(make(w, c, kChannels));
       }
@@ -84,8 +84,34 @@ TEST(ResidentBlock, EveryFlow) {
   }
 }
 
-/// By pointer no data passes through the staging buffers; if a rank declines, all of it does. A launch
-/// records what its host has mapped, for the next launch.
+/// Blocks of any lengths, by the kernels that they have.
+TEST(ResidentBlock, Uneven) {
+  constexpr int kRanks = 5, kChannels = 2;
+  using Entry = void (*)(const ResidentArgs&, const TeamBlock&, ResidentShared&);
+  const auto runs = [&](Collective collective, DType type, OpKind op, Entry entry) {
+    World w(kRanks, kChannels, 2);
+    std::vector<std::unique_ptr<Operation>> operations;
+    for (const std::size_t count : {1500, 17, 0, 333}) {
+      Case c{collective, uneven_over_slots(collective), type, op, count};
+      c.pointers = true, c.uneven = 1;
+      c.shift = count % 3, c.uneven += static_cast<unsigned>(count);
+      if (count % 4 == 1) c.declines = 3;
+      if (count == 17 && collective != Collective::all_to_all) c.aliasing = Aliasing::exact;
+      operations.push_back(make(w, c, kChannels));
+    }
+    ASSERT_EQ(std::count(operations.begin(), operations.end(), nullptr), 0);
+    run_teams(operations, kRanks, kChannels, entry);
+    for (const auto& o : operations) check(*o, w);
+  };
+  runs(Collective::all_to_all, DType::bf16, OpKind::sum, ResidentEntries::uneven_all_to_all<TeamBlock>);
+  runs(Collective::all_gather, DType::u8, OpKind::sum, ResidentEntries::uneven_all_gather<TeamBlock>);
+  runs(Collective::reduce_scatter, DType::f32, OpKind::sum,
+       ResidentEntries::uneven_reduce_scatter_f32<TeamBlock>);
+  runs(Collective::reduce_scatter, DType::f32, OpKind::premulsum, ResidentEntries::any_float<TeamBlock>);
+}
+
+/// By pointer nothing passes the staging buffers; where a rank declines all does. A launch enters what its
+/// host has mapped, for the next one.
 TEST(ResidentPointers, PastTheStagingBuffers) {
   constexpr int kRanks = 3, kNumber = 5;
   for (const int declines : {-1, 1})
@@ -131,6 +157,90 @@ TEST(ResidentPointers, NamesAreChecked) {
     EXPECT_EQ(w.at(0).error.peer, 1);
     EXPECT_EQ(w.at(1).error.fault, ResidentFault::deadline);
     EXPECT_EQ(w.at(1).error.peer, 0);
+  }
+}
+
+/// An uneven all_to_all whose blocks all have `each` elements.
+std::unique_ptr<Operation> make_pairs(World& w, Case c, std::uint64_t each, std::uint64_t deadline_ns) {
+  c.algorithm = Algorithm::direct;
+  auto o = make(w, c, 1, deadline_ns);
+  if (o == nullptr) return o;
+  for (ResidentArgs& a : o->args) {
+    a.algorithm = Algorithm::pairwise, a.uneven = true, a.count = each;
+    std::fill_n(a.in_counts, w.layout.ranks, each), std::fill_n(a.out_counts, w.layout.ranks, each);
+    const auto launch = resident(a);
+    EXPECT_TRUE(launch.ok()) << launch.status().message();
+    if (!launch.ok()) return nullptr;
+    o->kernel = launch->kernel;
+  }
+  return o;
+}
+
+/// What a peer says of the block that it has for a rank: how many elements, where they begin. Nothing is read
+/// that has not been mapped, and nothing written where the numbers differ, whether or not buffers are
+/// reached.
+TEST(ResidentUneven, WhatPeersSayIsChecked) {
+  constexpr int kRanks = 2;
+  for (const int declines : {-1, 0})
+    for (const std::uint64_t sent : {101, 0, 99}) {
+      World w(kRanks, 1, 2);
+      Case c{Collective::all_to_all, Algorithm::pairwise, DType::f32, OpKind::sum, 100};
+      c.pointers = true, c.declines = declines;
+      std::vector<std::unique_ptr<Operation>> operations;
+      operations.push_back(make_pairs(w, c, 100, 50'000'000));
+      ASSERT_NE(operations[0], nullptr);
+      operations[0]->args[1].in_counts[0] = sent;
+      run(operations, kRanks, 1, [](int) { return false; });
+      EXPECT_EQ(w.at(0).error.fault, ResidentFault::counts);
+      EXPECT_EQ(w.at(0).error.peer, 1);
+      EXPECT_EQ(w.at(0).error.sent, sent);
+      EXPECT_EQ(w.at(0).error.expected, 100u);
+      EXPECT_EQ(w.at(1).error.fault, ResidentFault::deadline) << "it waits for a rank that has left";
+      const Buffers& mine = operations[0]->ranks[0];
+      EXPECT_TRUE(std::all_of(mine.out + 400, mine.out + 800, [](std::byte b) { return b == kUntouched; }));
+    }
+}
+
+/// A peer may say anything. Rank 0 has mapped 1,000 bytes of rank 1's memory and expects 100 floats; what
+/// rank 1 says lies in the line that it writes, and the rank itself never comes.
+TEST(ResidentUneven, NoNumberLeadsBeyondWhatIsMapped) {
+  constexpr int kRanks = 2;
+  constexpr std::uint64_t kMapped = 1000, kEnd = std::uint64_t{1} << 62;
+  struct Said {
+    std::uint64_t ref, at, count;
+    ResidentFault fault;
+  };
+  const std::uint64_t mine = ResidentRef::make(3, 0);
+  for (const Said& said :
+       {Said{mine, 150, 100, ResidentFault::deadline}, Said{mine, 151, 100, ResidentFault::reference},
+        Said{mine, kEnd, 100, ResidentFault::reference},
+        Said{mine, ~std::uint64_t{0}, 100, ResidentFault::reference},
+        Said{mine, kEnd - 50, 100, ResidentFault::reference},
+        Said{mine, 0, kEnd + 100, ResidentFault::counts},
+        Said{ResidentRef::make(3, 601), 0, 100, ResidentFault::reference},
+        Said{ResidentRef::make(3, 2000), 0, 100, ResidentFault::reference},
+        Said{ResidentRef::make(2, 0), 0, 100, ResidentFault::reference},
+        Said{ResidentRef::make(ResidentRef::kListed, 0), 0, 100, ResidentFault::reference}}) {
+    World w(kRanks, 1, 2);
+    Case c{Collective::all_to_all, Algorithm::pairwise, DType::f32, OpKind::sum, 100};
+    c.pointers = true;
+    std::vector<std::unique_ptr<Operation>> operations;
+    operations.push_back(make_pairs(w, c, 100, 50'000'000));
+    ASSERT_NE(operations[0], nullptr);
+    const ResidentArgs& a = operations[0]->args[0];
+    Bytes theirs(kMapped, std::byte{7});
+    *mapping(w, 0, 1, 3) = {theirs.data(), kMapped};
+    std::byte* const part = w.at(0).arena + ResidentLayout::kHeaderBytes;
+    auto& names = *reinterpret_cast<ResidentNames*>(part + w.layout.names_at + ResidentLayout::kLine);
+    names.in[0] = said.ref, names.at[0] = said.at, names.count[0] = said.count;
+    auto& arrival = *reinterpret_cast<ResidentArrival*>(part + w.layout.arrivals_at + ResidentLayout::kLine);
+    arrival.word[0] = std::uint64_t{a.tag} << 48 | 2;  // round 0 is posted
+    run(operations, kRanks, 1, [](int r) { return r == 1; });
+    EXPECT_EQ(w.at(0).error.fault, said.fault) << said.at << " " << said.count;
+    EXPECT_EQ(w.at(0).error.peer, 1);
+    const Buffers& b = operations[0]->ranks[0];
+    const std::byte expected = said.fault == ResidentFault::deadline ? std::byte{7} : kUntouched;
+    EXPECT_TRUE(std::all_of(b.out + 400, b.out + 800, [&](std::byte x) { return x == expected; })) << said.at;
   }
 }
 

@@ -94,6 +94,7 @@ struct Case {
   std::size_t skew = 0;   // bytes by which they are off the alignment of their elements
   bool pointers = false;  // by pointer, and through slots if a rank declines
   int declines = -1;
+  unsigned uneven = 0;  // not 0: a seed of blocks of many lengths about `count`, some empty
 };
 
 inline std::string describe(const Case& c) {
@@ -101,8 +102,9 @@ inline std::string describe(const Case& c) {
          (c.packets    ? " packets "
           : c.pointers ? " by pointer, not " + std::to_string(c.declines) + " "
                        : " ") +
-         name(c.dtype) + " " + name(c.op) + " count " + std::to_string(c.count) + " root " +
-         std::to_string(c.root) + " aliasing " + std::to_string(static_cast<int>(c.aliasing));
+         (c.uneven != 0 ? "uneven " + std::to_string(c.uneven) + " " : "") + name(c.dtype) + " " +
+         name(c.op) + " count " + std::to_string(c.count) + " root " + std::to_string(c.root) + " aliasing " +
+         std::to_string(static_cast<int>(c.aliasing));
 }
 
 inline bool reduces(Collective c) {
@@ -121,7 +123,42 @@ inline std::size_t output_blocks(Collective c, int rank, int root, std::size_t n
   return c == Collective::all_gather || c == Collective::all_to_all ? n : 1;
 }
 
-/// A rank's buffers in one operation, with guards around them, and their expected contents.
+/// Elements that rank `from` has for rank `to`: from none to three times the count, odd and even.
+inline std::size_t block_length(const Case& c, int from, int to) {
+  if (c.uneven == 0) return c.count;
+  if (c.collective == Collective::all_gather) to = from;
+  if (c.collective == Collective::reduce_scatter) from = to;
+  const std::size_t kind =
+      (c.uneven * 2654435761u + 40503u * static_cast<unsigned>(from) + 95911u * static_cast<unsigned>(to)) /
+      256 % 7;
+  if (kind == 2) return 0;
+  if (kind == 5) return 3 * c.count + 1;
+  return c.count / (1 + kind) + (kind == 3 ? 4 : kind);
+}
+/// The blocks of one side of a rank.
+struct Lengths {
+  std::vector<std::size_t> of;
+  std::size_t before(int block) const {
+    std::size_t sum = 0;
+    for (std::size_t b = 0; b < static_cast<std::size_t>(block); ++b) sum += of[b];
+    return sum;
+  }
+  std::size_t total() const { return before(static_cast<int>(of.size())); }
+};
+inline Lengths input_lengths(const Case& c, int rank, std::size_t n) {
+  Lengths all;
+  const auto blocks = static_cast<int>(input_blocks(c.collective, rank, c.root, n));
+  for (int b = 0; b < blocks; ++b) all.of.push_back(block_length(c, rank, blocks > 1 ? b : rank));
+  return all;
+}
+inline Lengths output_lengths(const Case& c, int rank, std::size_t n) {
+  Lengths all;
+  const auto blocks = static_cast<int>(output_blocks(c.collective, rank, c.root, n));
+  for (int b = 0; b < blocks; ++b) all.of.push_back(block_length(c, blocks > 1 ? b : rank, rank));
+  return all;
+}
+
+/// A rank's buffers in one operation, with guards around them, and what they must hold afterwards.
 struct Buffers {
   Bytes in_storage, out_storage;
   std::byte* in = nullptr;
@@ -169,27 +206,36 @@ inline void fill(Bytes& bytes, const Case& c, int rank, bool any_order) {
 
 inline void expect_outputs(Operation& o) {
   const Case& c = o.c;
-  const std::size_t n = o.ranks.size(), block = c.count * size_of(c.dtype);
+  const std::size_t n = o.ranks.size(), elem = size_of(c.dtype);
   const auto root = static_cast<std::size_t>(c.root);
-  const auto fold = [&](Bytes& to, std::size_t offset) {
+  const auto fold = [&](Bytes& to, std::size_t offset, std::size_t count) {
     std::vector<const void*> sources;
     std::vector<Scalar> factors;
     for (std::size_t r = 0; r < n; ++r) {
       sources.push_back(o.ranks[r].given.data() + offset);
       factors.push_back(o.premul(static_cast<int>(r)));
     }
-    if (c.count > 0)
-      kernels::fold({c.dtype, c.op, static_cast<int>(n)}, to.data(), sources, factors, c.count);
+    if (count > 0) kernels::fold({c.dtype, c.op, static_cast<int>(n)}, to.data(), sources, factors, count);
   };
   const auto copy = [&](std::size_t to, std::size_t to_block, std::size_t from, std::size_t from_block) {
-    std::copy_n(o.ranks[from].given.begin() + static_cast<std::ptrdiff_t>(from_block * block), block,
-                o.ranks[to].expected.begin() + static_cast<std::ptrdiff_t>(to_block * block));
+    const Lengths in = input_lengths(c, static_cast<int>(from), n),
+                  out = output_lengths(c, static_cast<int>(to), n);
+    const auto at = [&](const Lengths& all, std::size_t block) {
+      return static_cast<std::ptrdiff_t>(all.before(static_cast<int>(block)) * elem);
+    };
+    ASSERT_EQ(in.of[from_block], out.of[to_block]);
+    std::copy_n(o.ranks[from].given.begin() + at(in, from_block), in.of[from_block] * elem,
+                o.ranks[to].expected.begin() + at(out, to_block));
   };
   for (std::size_t r = 0; r < n; ++r) {
     Bytes& to = o.ranks[r].expected;
-    to.assign(output_blocks(c.collective, static_cast<int>(r), c.root, n) * block, kUntouched);
+    const auto rank = static_cast<int>(r);
+    const std::size_t count = output_lengths(c, rank, n).total();
+    to.assign(count * elem, kUntouched);
     if (to.empty()) continue;
-    if (reduces(c.collective)) fold(to, c.collective == Collective::reduce_scatter ? r * block : 0);
+    if (reduces(c.collective))
+      fold(to, c.collective == Collective::reduce_scatter ? input_lengths(c, rank, n).before(rank) * elem : 0,
+           count);
     if (c.collective == Collective::broadcast) copy(r, 0, root, 0);
     if (c.collective == Collective::scatter) copy(r, 0, root, r);
     if (c.collective == Collective::all_gather || c.collective == Collective::gather)
@@ -201,29 +247,32 @@ inline void expect_outputs(Operation& o) {
 
 inline void make_buffers(Operation& o, int rank) {
   const Case& c = o.c;
-  const std::size_t n = o.ranks.size(), elem = size_of(c.dtype), block = c.count * elem;
+  const std::size_t n = o.ranks.size(), elem = size_of(c.dtype);
   Buffers& b = o.ranks[static_cast<std::size_t>(rank)];
-  const std::size_t in_blocks = input_blocks(c.collective, rank, c.root, n);
-  const std::size_t out_blocks = output_blocks(c.collective, rank, c.root, n);
+  const Lengths inputs = input_lengths(c, rank, n), outputs = output_lengths(c, rank, n);
+  const std::size_t in_blocks = inputs.of.size(), out_blocks = outputs.of.size();
+  const std::size_t in_bytes = inputs.total() * elem, out_bytes = outputs.total() * elem;
   const std::size_t shift = c.shift * static_cast<std::size_t>(rank) * elem + c.skew;
   const auto take = [&](Bytes& storage, std::size_t bytes) {
     storage.assign(2 * kGuard + shift + bytes, kUntouched);
     return storage.data() + kGuard + shift;
   };
-  b.given.assign(in_blocks * block, std::byte{});
+  b.given.assign(in_bytes, std::byte{});
   bool canonical = true;
   flow::visit(c.collective, c.algorithm, [&]<class Flow>(Flow) { canonical = Flow::kCanonical; });
   fill(b.given, c, rank, !canonical);
   const bool alias = c.aliasing != Aliasing::separate && in_blocks > 0 && out_blocks > 0;
-  b.out = take(b.out_storage, alias ? std::max(in_blocks, out_blocks) * block : out_blocks * block);
+  b.out = take(b.out_storage, alias ? std::max(in_bytes, out_bytes) : out_bytes);
   if (alias) {
-    // The side with one block is at the place of this rank's block on the other side.
-    const std::size_t own = c.aliasing == Aliasing::exact ? static_cast<std::size_t>(rank) * block : 0;
+    // The side with one block lies where this rank's block does on the other.
+    const Lengths& many = in_blocks > 1 ? inputs : outputs;
+    const std::size_t own =
+        c.aliasing == Aliasing::exact && many.of.size() > 1 ? many.before(rank) * elem : 0;
     b.in = b.out;
     if (in_blocks < out_blocks) b.in = b.out + own;
     if (out_blocks < in_blocks) b.out += own;
   } else {
-    b.in = take(b.in_storage, in_blocks * block);
+    b.in = take(b.in_storage, in_bytes);
   }
   std::copy(b.given.begin(), b.given.end(), b.in);
 }
@@ -238,10 +287,23 @@ inline ResidentMapping* mapping(World& w, int r, int peer, int number) {
          peer * ResidentRef::kListed + number;
 }
 
-inline std::unique_ptr<Operation> make(World& w, const Case& c, int channels,
+inline void lay_out_blocks(const Case& c, int n, ResidentArgs* a) {
+  a->uneven = true;
+  a->count = 0;
+  for (int p = 0; p < n; ++p) {
+    const bool pairs = c.collective == Collective::all_to_all;
+    a->in_counts[p] = block_length(c, pairs ? a->rank : p, p);
+    a->out_counts[p] = block_length(c, p, pairs ? a->rank : p);
+    a->count = std::max({a->count, a->in_counts[p], a->out_counts[p]});
+  }
+}
+
+inline std::unique_ptr<Operation> make(World& w, const Case& given, int channels,
                                        std::uint64_t deadline_ns = 120'000'000'000) {
   auto o = std::make_unique<Operation>();
   const int n = w.layout.ranks;
+  Case c = given;
+  if (n == 1) c.uneven = 0;
   o->c = c;
   o->ranks.resize(static_cast<std::size_t>(n));
   for (int r = 0; r < n; ++r) make_buffers(*o, r);
@@ -266,6 +328,7 @@ inline std::unique_ptr<Operation> make(World& w, const Case& c, int channels,
     a.error = &w.at(r).error;
     a.layout = w.layout;
     a.by_pointer = c.pointers && n > 1;
+    if (c.uneven != 0) lay_out_blocks(c, n, &a);
     if (c.algorithm == Algorithm::nvls && w.between) {
       a.multicast = static_cast<std::byte*>(w.between->part(r).data);
       a.switched = static_cast<std::byte*>(w.between->part(r).region.data);
@@ -335,10 +398,10 @@ struct Row {
   Collective collective;
   Algorithm algorithm;
   bool packets, in_place;
-  bool pointers = false;
+  bool pointers = false, uneven = false;
 };
-/// Every flow that resident kernels serve, packets, and all flows by pointer. Those through a switch are
-/// tested separately.
+/// Every flow that resident kernels serve, packets, all by pointer, and blocks of any lengths. Those through
+/// a switch are apart.
 inline std::vector<Row> rows() {
   std::vector<Row> all;
   flow::for_each_flow([&]<class Flow>(Collective c, Algorithm a, Flow) {
@@ -347,6 +410,8 @@ inline std::vector<Row> rows() {
     if (a == Algorithm::zerocopy) all.push_back({c, Algorithm::direct, false, Flow::kInPlace, true});
   });
   all.push_back({Collective::all_reduce, Algorithm::oneshot, true, true});
+  for (const Collective c : {Collective::all_gather, Collective::reduce_scatter, Collective::all_to_all})
+    all.push_back({c, uneven_over_slots(c), false, c != Collective::all_to_all, true, true});
   return all;
 }
 

@@ -46,7 +46,7 @@ TEST_P(Resident, EveryFlow) {
           const Pair pair = kPairs[++turn % std::size(kPairs)];
           Case c{row.collective, row.algorithm, pair.dtype, pair.op, count};
           c.packets = row.packets;
-          c.pointers = row.pointers;
+          c.pointers = row.pointers, c.uneven = row.uneven ? 1 + static_cast<unsigned>(turn) : 0;
           c.root = static_cast<int>(turn / 2 % static_cast<std::size_t>(n));
           c.aliasing = aliasing;
           c.shift = turn % 4;
@@ -75,7 +75,7 @@ TEST(ResidentTypes, AnyAddress) {
         if (skew >= size_of(type) || row.collective == Collective::barrier) continue;
         Case c{row.collective, row.algorithm, type, OpKind::sum, 333};
         c.packets = row.packets;
-        c.pointers = row.pointers;
+        c.pointers = row.pointers, c.uneven = row.uneven ? 1 : 0;
         c.skew = skew;
         operations.push_back(make(w, c, kChannels));
       }
@@ -93,7 +93,7 @@ TEST(ResidentTypes, EveryReduction) {
       for (int op = 0; op < kOps; ++op) {
         Case c{row.collective, row.algorithm, static_cast<DType>(t), static_cast<OpKind>(op), 333};
         c.packets = row.packets;
-        c.pointers = row.pointers;
+        c.pointers = row.pointers, c.uneven = row.uneven ? 1 : 0;
         if (applies(c.op, c.dtype)) operations.push_back(make(w, c, kChannels));
       }
   }
@@ -165,7 +165,7 @@ TEST(ResidentReplay, SameArguments) {
     World w(kRanks, kChannels, 2);
     Case c{row.collective, row.algorithm, DType::f32, OpKind::sum, 1500};
     c.packets = row.packets;
-    c.pointers = row.pointers;
+    c.pointers = row.pointers, c.uneven = row.uneven ? 1 : 0;
     std::vector<std::unique_ptr<Operation>> once;
     once.push_back(make(w, c, kChannels));
     ASSERT_NE(once[0], nullptr);
@@ -188,7 +188,7 @@ TEST(ResidentFailure, Deadline) {
     World w(kRanks, kChannels, 2);
     Case c{row.collective, row.algorithm, DType::f32, OpKind::sum, 2000};
     c.packets = row.packets;
-    c.pointers = row.pointers;
+    c.pointers = row.pointers, c.uneven = row.uneven ? 1 : 0;
     std::vector<std::unique_ptr<Operation>> operations;
     operations.push_back(make(w, c, kChannels, 50'000'000));
     const bool rooted = row.collective == Collective::reduce || row.collective == Collective::gather;
@@ -270,7 +270,7 @@ TEST(ResidentFailure, Mismatch) {
     World w(kRanks, 1, 2);
     Case c{row.collective, row.algorithm, DType::f32, OpKind::sum, 100};
     c.packets = row.packets;
-    c.pointers = row.pointers;
+    c.pointers = row.pointers, c.uneven = row.uneven ? 1 : 0;
     std::vector<std::unique_ptr<Operation>> operations;
     operations.push_back(make(w, c, 1, 50'000'000));
     operations[0]->args[1].tag ^= 0x8001;
@@ -344,8 +344,32 @@ TEST(ResidentArguments, Refusals) {
             Reason::invalid);
 }
 
-/// Hot sums have kernels of their own; all other operations share one kernel for floats, one for integers,
-/// and one for packets.
+TEST(ResidentArguments, RefusalsOfUnevenBlocks) {
+  World w(3, 2, 2);
+  Case c{Collective::all_to_all, Algorithm::pairwise, DType::f32, OpKind::sum, 10};
+  c.pointers = true, c.uneven = 1;
+  const auto reason = [&](auto&& change) {
+    const auto good = make(w, c, 2);
+    if (good == nullptr) return Reason::ring_corrupt;
+    ResidentArgs a = good->args[0];
+    change(a);
+    return resident(a).status().reason();
+  };
+  EXPECT_EQ(reason([](ResidentArgs&) {}), Reason::none);
+  EXPECT_EQ(reason([](ResidentArgs& a) { a.by_pointer = false; }), Reason::invalid);
+  EXPECT_EQ(reason([](ResidentArgs& a) { a.algorithm = Algorithm::direct; }), Reason::invalid);
+  EXPECT_EQ(reason([](ResidentArgs& a) { ++a.count; }), Reason::invalid);
+  EXPECT_EQ(reason([](ResidentArgs& a) { a.in_counts[0] += 1, a.count += 1; }), Reason::invalid);
+  EXPECT_EQ(reason([](ResidentArgs& a) { a.in_counts[1] = std::uint64_t{1} << 61; }), Reason::invalid);
+  EXPECT_EQ(reason([](ResidentArgs& a) { a.out = const_cast<std::byte*>(a.in); }), Reason::invalid);
+  EXPECT_EQ(reason([](ResidentArgs& a) { a.collective = Collective::broadcast; }), Reason::unsupported);
+  c.collective = Collective::all_gather, c.algorithm = Algorithm::direct;
+  EXPECT_EQ(reason([](ResidentArgs&) {}), Reason::none);
+  EXPECT_EQ(reason([](ResidentArgs& a) { a.in_counts[1] = 0; }), Reason::invalid);
+}
+
+/// Hot sums have kernels of their own; everything else shares one for floats, one for integers, and one for
+/// packets.
 TEST(ResidentArguments, Kernels) {
   World w(2, 2, 2);
   const auto kernel = [&](Case c) {
@@ -364,6 +388,13 @@ TEST(ResidentArguments, Kernels) {
   EXPECT_EQ(kernel(c), "resident_packets_f32");
   c.op = OpKind::avg;
   EXPECT_EQ(kernel(c), "resident_any_packets");
+  Case uneven{Collective::reduce_scatter, Algorithm::direct, DType::f16, OpKind::sum, 9};
+  uneven.pointers = true, uneven.uneven = 1;
+  EXPECT_EQ(kernel(uneven), "resident_uneven_reduce_scatter_f16");
+  uneven.op = OpKind::max;
+  EXPECT_EQ(kernel(uneven), "resident_any_float");
+  uneven.collective = Collective::all_to_all, uneven.algorithm = Algorithm::pairwise;
+  EXPECT_EQ(kernel(uneven), "resident_uneven_all_to_all");
   for (const Kernel* k : resident_kernels()) {
     EXPECT_TRUE(k->spins);
     EXPECT_NE(k->host, nullptr);

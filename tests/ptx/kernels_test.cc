@@ -92,7 +92,7 @@ std::optional<std::string> run_resident(Module& module, const ResidentRun& run, 
 struct Flow {
   Collective collective;
   flow::Algorithm algorithm;
-  bool packets = false, pointers = false;
+  bool packets = false, pointers = false, uneven = false;
 };
 constexpr Flow kFlows[] = {{Collective::all_reduce, flow::Algorithm::ring},
                            {Collective::reduce_scatter, flow::Algorithm::ring},
@@ -106,10 +106,14 @@ constexpr Flow kPointers[] = {{Collective::all_reduce, flow::Algorithm::direct, 
                               {Collective::reduce_scatter, flow::Algorithm::direct, false, true},
                               {Collective::all_gather, flow::Algorithm::direct, false, true}};
 
+constexpr Flow kUneven[] = {{Collective::all_to_all, flow::Algorithm::pairwise, false, true, true},
+                            {Collective::all_gather, flow::Algorithm::direct, false, true, true},
+                            {Collective::reduce_scatter, flow::Algorithm::direct, false, true, true}};
+
 resident_test::Case case_of(const Flow& f, DType t, std::size_t count) {
   resident_test::Case x{f.collective, f.algorithm, t, OpKind::sum, count};
   x.packets = f.packets;
-  x.pointers = f.pointers;
+  x.pointers = f.pointers, x.uneven = f.uneven ? static_cast<unsigned>(count) + 1 : 0;
   x.shift = count % 4;
   return x;
 }
@@ -135,8 +139,31 @@ TEST(PtxKernels, ByPointer) {
         }
 }
 
-/// Through a switch: all types and reductions that it supports, and data movement; in place, with units that
-/// end within 16 bytes, and with buffers at any alignment.
+/// Blocks of any lengths, some empty; over slots, of which long blocks take several, where one rank declines.
+TEST(PtxKernels, Uneven) {
+  std::string text = read_ptx("resident_pointer");
+  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_pointer.ptx";
+  Module module(std::move(text));
+  const std::uint64_t seed = first_seed();
+  int turn = 0;
+  for (const Flow& f : kUneven)
+    for (const DType t : {DType::f32, DType::f16, DType::bf16, DType::u8})
+      for (int n : {2, 3, 5, 8})
+        for (std::size_t count : {0, 19, n > 3 ? 131 : 701}) {
+          if (t == DType::u8 && f.collective == Collective::reduce_scatter) continue;  // not in this file
+          resident_test::Case c = case_of(f, t, count);
+          if (++turn % 4 == 0) c.declines = turn / 4 % n;
+          if (turn % 3 == 0 && f.collective != Collective::all_to_all)
+            c.aliasing = resident_test::Aliasing::exact;
+          const ResidentRun run{c, n, 1 + n % 2, n % 2 == 0 ? 64 : 96, 2, seed % 2 == 0};
+          const auto wrong = run_resident(module, run, seed);
+          ASSERT_FALSE(wrong) << resident_test::describe(c) << ", " << n << " ranks, seed " << seed << ": "
+                              << *wrong;
+        }
+}
+
+/// Through a switch: all types and reductions that it has, and movement; in place, units that end within 16
+/// bytes, buffers anywhere.
 TEST(PtxKernels, Switched) {
   std::string text = read_ptx("resident_switch");
   if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_switch.ptx";
@@ -220,7 +247,7 @@ TEST(PtxKernels, PlantedFaultsAreFound) {
   };
   for (const Planted& f : faults) look_for(text, f);
   const std::string by_pointer = read_ptx("resident_pointer"), reduce = "resident_pointer_all_reduce_f32",
-                    gathers = "resident_pointer_all_gather";
+                    gathers = "resident_pointer_all_gather", pairs = "resident_uneven_all_to_all";
   if (by_pointer.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_pointer.ptx";
   for (const Planted& f :
        {Planted{kPointers[0], {"loads relaxed", reduce, acquire, "ld.relaxed.sys"}},
@@ -229,7 +256,10 @@ TEST(PtxKernels, PlantedFaultsAreFound) {
                 {"the scope of stores too narrow", reduce, release, "st.release.gpu.global.u64"}},
         Planted{kPointers[0], {"no barriers", reduce, barrier, ""}},
         Planted{kPointers[2], {"loads relaxed", gathers, acquire, "ld.relaxed.sys"}},
-        Planted{kPointers[2], {"stores relaxed", gathers, release, "st.relaxed.sys.global.u64"}}})
+        Planted{kPointers[2], {"stores relaxed", gathers, release, "st.relaxed.sys.global.u64"}},
+        Planted{kUneven[0], {"loads relaxed", pairs, acquire, "ld.relaxed.sys"}},
+        Planted{kUneven[0], {"stores relaxed", pairs, release, "st.relaxed.sys.global.u64"}},
+        Planted{kUneven[0], {"no barriers", pairs, barrier, ""}}})
     look_for(by_pointer, f);
 }
 
