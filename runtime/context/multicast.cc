@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/context/device_memory.h"
+#include "runtime/core/no_memory.h"
 #include "runtime/join/local_socket.h"
 
 namespace ouro::rt {
@@ -26,6 +27,7 @@ Result<std::shared_ptr<GpuMulticast>> DeviceMemory::multicast_part(std::uint64_t
   const auto [at, fresh] = multicasts_.try_emplace(key);
   MulticastPart& part = at->second;
   if (fresh) {
+    part.failed = no_memory();  // stays if make() throws: an entry has an object or a failure
     auto made = make();
     part.failed = made.status();
     if (made.ok()) part.object = std::move(*made);
@@ -100,7 +102,11 @@ void DeviceMemory::drop_multicast(std::uint64_t key) {
   decltype(multicasts_)::node_type gone;
   std::lock_guard lock(multicasts_mutex_);
   gone = multicasts_.extract(key);
-  Status why(Reason::refused, "this rank has left the group");
+  // A rank that is told so looks for the error because of which this one left (FailureDetector::fail).
+  Status why(Failure{.reason = Reason::peer_dead,
+                     .text = "it has left the group",
+                     .rank = members_.rank(),
+                     .detector = "socket"});
   if (gone) {
     const MulticastPart& part = gone.mapped();
     if (const Status& failed = part.object ? part.object->failed() : part.failed; !failed.ok()) why = failed;

@@ -1,6 +1,8 @@
 // Parts in multicast objects. See multicast.h.
 #include "transport/cuda_ipc/multicast.h"
 
+#include "runtime/core/no_memory.h"
+
 namespace ouro::transport {
 
 using gpu::gpu;
@@ -25,6 +27,7 @@ GpuMulticast::~GpuMulticast() {
 
 Status GpuMulticast::join() {
   if (joined_ || !failed_.ok()) return failed_;
+  failed_ = no_memory();  // stays if the next line throws
   failed_ = gpu().multicast_join(object_);
   joined_ = failed_.ok();
   return failed_;
@@ -33,6 +36,7 @@ Status GpuMulticast::join() {
 Status GpuMulticast::bind() {
   if (bound_ || !failed_.ok()) return failed_;
   if (!joined_) return invalid("a GPU binds memory to a multicast object that it has joined");
+  failed_ = no_memory();  // stays if what follows throws
   auto memory = GpuBlock::create(object_.device, object_.bytes);
   failed_ = memory.status();
   if (failed_.ok() && !(*memory)->shareable()) failed_ = unsupported("this GPU has no shareable memory");

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <new>
 #include <thread>
 
 #include "runtime/group/group.h"
@@ -178,8 +179,40 @@ TEST_P(GpuSwitchSteps, OneThatHasFailedHasFailedForAll) {
   EXPECT_TRUE(planted);
 }
 
-/// Two groups with different first ranks create their objects at the same time. A rank that creates one must
-/// meanwhile serve the requests of the others, so it must not wait for them.
+/// A step for which there is no memory has failed like any other, for those who ask for it later, too.
+class GpuSwitchNoMemory : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, GpuSwitchNoMemory, testing::Values("create", "import", "join", "bind"),
+                         [](const auto& p) { return p.param; });
+
+TEST_P(GpuSwitchNoMemory, HasFailedForAll) {
+  OURO_NEEDS_FAKES();
+  const std::string_view step = GetParam();
+  std::atomic<bool> planted{false};
+  gpu::FakeOptions options = with_multicast();
+  options.multicasting = [&](std::string_view at, int device) {
+    if (at == step && device == (step == "create" ? 0 : 1) && !planted.exchange(true)) throw std::bad_alloc();
+    return Status();
+  };
+  const FakeForEach fakes(options);
+  const auto body = [](Context& c) -> std::string {
+    constexpr int kAll[] = {0, 1, 2};
+    auto g = c.group(kAll, "switched");
+    OURO_RANK_OK(g);
+    Floats x;
+    OURO_RANK_OK(x.make(c, 600));
+    OURO_RANK_OK(x.fill(1));
+    for (int k = 0; k < 2; ++k) {
+      const Status s = all_reduce(*g, x.view(), x.view(), ReduceOp::sum, kSwitched);
+      OURO_RANK_CHECK(s.reason() == Reason::resource, "call {}: {}: {}", k, name(s.reason()), s.message());
+    }
+    return "";
+  };
+  EXPECT_EQ(run_threads(3, body), "");
+  EXPECT_TRUE(planted);
+}
+
+/// Two groups whose first ranks differ make their objects at the same time. Whoever makes one serves what the
+/// others ask for meanwhile, so it must not wait for them.
 TEST(GpuSwitch, ManyGroupsBeginAtTheSameTime) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
