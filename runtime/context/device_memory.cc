@@ -22,6 +22,7 @@ struct Neighbours {
   std::condition_variable changed;
   std::map<std::pair<wire::Nonce, int>, DeviceMemory*> ranks;
 };
+constexpr const char* kSocket = "socket";  // the error names a rank of the job, as those of MemoryRequests do
 constexpr auto kComing = std::chrono::seconds(10);  // it takes microseconds from joining to being found
 constinit PerProcess<Neighbours> g_neighbours;
 Neighbours& neighbours() { return *g_neighbours; }
@@ -293,9 +294,13 @@ Status DeviceMemory::with_neighbour(int r, const std::function<Status(DeviceMemo
     return it == all.ranks.end() || it->second;
   });
   if (!here)
-    return Status(Failure{.reason = Reason::never_joined, .text = "it stopped while it joined", .rank = r});
+    return Status(Failure{.reason = Reason::never_joined,
+                          .text = "it stopped while it joined",
+                          .rank = r,
+                          .detector = kSocket});
   if (it == all.ranks.end())
-    return Status(Failure{.reason = Reason::peer_dead, .text = "it has left the job", .rank = r});
+    return Status(
+        Failure{.reason = Reason::peer_dead, .text = "it has left the job", .rank = r, .detector = kSocket});
   return f(*it->second);
 }
 
