@@ -146,7 +146,7 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
       if (t.channels <= 0) return "a GPU has too few multiprocessors for a block of each rank";
       static_assert(gpu::ResidentLayout::kMaxRanks == 64);
       if (t.ranks > gpu::ResidentLayout::kMaxRanks) return "its kernels serve at most 64 ranks";
-      if (op.uneven) return "its kernels take even blocks only";
+      if (op.uneven && choice.forced) return "by name its kernels carry out even blocks only";
       if (choice.forced && flow::switched(choice.algorithm))
         if (const char* const found = switch_obstacle(op)) return found;
       if (choice.forced && !gpu::has_resident(op.collective, choice.algorithm))
@@ -193,7 +193,10 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
 
 bool GpuPathChooser::resident_has_numbers(const Operation& op, const Choice& choice) const {
   constexpr std::uint64_t kAlways = std::uint64_t{1} << 32;  // whatever the flow and the layout
-  const std::uint64_t count = unit_count(op, rank_, topology_.ranks);
+  // Ranks do not know each other's lengths in an uneven all_to_all, and have to agree. No memory of a device
+  // holds blocks of which one channel's share over links has too many slots.
+  if (op.uneven && op.collective == Collective::all_to_all) return true;
+  const std::uint64_t count = resident_count(op, rank_, topology_.ranks);
   if (count <= kAlways) return true;
   const auto layout = gpu::resident_layout(resident_sizes(topology_.ranks, topology_.channels));
   const DType dtype = op.dtype(rank_);

@@ -35,11 +35,21 @@ gpu::ResidentSizes resident_sizes(int n, int channels) {
   return s;
 }
 
+std::uint64_t resident_count(const Operation& op, int rank, int size) {
+  if (!op.uneven) return unit_count(op, rank, size);
+  std::uint64_t longest = 0;
+  for (const auto& counts : {op.in_counts, op.out_counts})
+    for (const std::size_t c : counts) longest = std::max<std::uint64_t>(longest, c);
+  return longest;
+}
+
 Algorithm resident_algorithm(const Operation& op, std::size_t bytes) {
+  if (op.uneven) return gpu::uneven_over_slots(op.collective);
   return op.collective == Collective::all_reduce && bytes <= kSmall ? Algorithm::oneshot : Algorithm::direct;
 }
 
 bool resident_by_pointer(const Operation& op, std::size_t bytes) {
+  if (op.uneven) return true;  // whatever the size, since of an all_to_all no rank knows it
   switch (op.collective) {
     case Collective::all_reduce:
     case Collective::reduce_scatter:
@@ -92,6 +102,13 @@ std::optional<Failure> ResidentPath::fault() {
                      .text = fmt::format("rank {} is in another operation, at {}", peer, at),
                      .rank = peer,
                      .detector = kDetector};
+    case gpu::ResidentFault::counts:
+      return Failure{
+          .reason = Reason::mismatch,
+          .text = fmt::format("it sends {} elements to rank {}, which expects {}", arena_->error->sent,
+                              team_.named(team_.rank), arena_->error->expected),
+          .rank = peer,
+          .detector = kDetector};
     case gpu::ResidentFault::reference:
       return Failure{.reason = Reason::ring_corrupt,
                      .text = fmt::format("rank {} named memory beyond what is mapped of it, at {}", peer, at),
@@ -158,18 +175,29 @@ Status ResidentPath::name_buffers(const Operation& op, std::uint64_t seq, bool c
   else
     a->learned = listing_.learn(a->learn);
   OURO_ASSIGN(a->in_ref, listing_.refer(op.in.data, op.read_bytes(team_.rank), seq));
-  OURO_ASSIGN(a->out_ref, listing_.refer(op.out.data, op.written_bytes(team_.rank), seq));
+  // A rank reads what others have for it, and its own output is nobody else's.
+  const bool pairs = op.uneven && op.collective == Collective::all_to_all;
+  OURO_ASSIGN(a->out_ref, listing_.refer(op.out.data, pairs ? 0 : op.written_bytes(team_.rank), seq));
   const bool overwrites = op.collective == Collective::all_to_all && op.in.data == op.out.data;
   if (overwrites || a->out_ref == gpu::ResidentRef::kNone) a->in_ref = gpu::ResidentRef::kNone;
   named_ += a->in_ref != gpu::ResidentRef::kNone;
   return {};
 }
 
+void ResidentPath::lay_out_blocks(const Operation& op, gpu::ResidentArgs* a) {
+  a->uneven = true;
+  // One side may have lengths for both.
+  std::ranges::copy(op.in_counts.empty() ? op.out_counts : op.in_counts, a->in_counts);
+  std::ranges::copy(op.out_counts.empty() ? op.in_counts : op.out_counts, a->out_counts);
+  // All ranks launch as many blocks, and of an all_to_all each knows its own lengths alone.
+  if (op.collective == Collective::all_to_all) a->channels = a->layout.channels;
+}
+
 Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
   OURO_TRY(open());
   const Operation& op = plan.op;
   gpu::ResidentArgs a;
-  a.count = unit_count(op, team_.rank, team_.size);
+  a.count = resident_count(op, team_.rank, team_.size);
   a.dtype = op.collective == Collective::barrier ? DType::u8 : op.dtype(team_.rank);
   const std::size_t bytes = a.count * size_of(a.dtype);
   a.by_pointer = !plan.choice.forced && resident_by_pointer(op, bytes);
@@ -182,9 +210,9 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   a.collective = op.collective;
   a.op = op.reduces() ? op.op.kind : OpKind::sum;
   a.rank = team_.rank, a.root = op.root;
-  a.algorithm = plan.choice.forced ? plan.choice.algorithm
-                : a.by_pointer     ? Algorithm::direct
-                                   : resident_algorithm(op, bytes);
+  a.algorithm = plan.choice.forced           ? plan.choice.algorithm
+                : a.by_pointer && !op.uneven ? Algorithm::direct
+                                             : resident_algorithm(op, bytes);
   const bool fits = bytes <= gpu::resident_packet_limit(arena_->layout, arena_->layout.channels);
   a.packets = flow::specialised(flow::Specialisation::packets, op.collective, a.algorithm,
                                 fits ? std::uint32_t{flow::kFits} : 0u);
@@ -200,6 +228,7 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   a.abort = arena_->abort;
   a.error = arena_->error;
   a.layout = arena_->layout;
+  if (op.uneven) lay_out_blocks(op, &a);
   if (switched) a.multicast = multicast_->address(), a.switched = multicast_->own();
   std::copy(arena_->arena.begin(), arena_->arena.end(), a.arena);
   const auto l = gpu::resident(a);

@@ -31,11 +31,15 @@ struct ResidentArena {
 /// How large the arenas of a group are.
 gpu::ResidentSizes resident_sizes(int ranks, int channels);
 
+/// Elements of the region, or of one block; of the longest one of this rank's where blocks are uneven.
+std::uint64_t resident_count(const Operation&, int rank, int size);
+
 /// The flow over slots for an operation of so many bytes of a region or block that names none.
 flow::Algorithm resident_algorithm(const Operation&, std::size_t bytes);
 
 /// Whether ranks offer each other their buffers for such an operation: then its flow is `zerocopy` where
-/// every rank reaches all of them, and `direct` elsewhere, with the same bits.
+/// every rank reaches all of them, and elsewhere `direct` (of an uneven all_to_all `pairwise`), with the same
+/// bits.
 bool resident_by_pointer(const Operation&, std::size_t bytes);
 
 /// Launches, for each operation, this rank's kernel that carries out the flow together with those of the
@@ -67,6 +71,7 @@ class ResidentPath {
   Status open();
   /// Staging behind a multicast address, once; what has failed fails again, on all ranks alike.
   Status open_switch();
+  static void lay_out_blocks(const Operation&, gpu::ResidentArgs*);
   Status name_buffers(const Operation&, std::uint64_t seq, bool capturing, gpu::ResidentArgs*);
 
   GpuTeam& team_;

@@ -55,7 +55,10 @@ TEST(GpuPathChoice, FollowsTheGpusOfAllRanks) {
   EXPECT_EQ(chosen(one_gpu(33), "auto", kSum), "stream") << "resident kernels wait for ranks of one GPU";
   EXPECT_EQ(chosen(processes_on_one_gpu(4), "auto", kSum), "leader");
   EXPECT_EQ(chosen(a_gpu_each(4), "auto", kSum), "resident");
-  EXPECT_EQ(chosen(a_gpu_each(4), "auto", kUneven), "stream");
+  for (const Collective c : {Collective::all_gather, Collective::reduce_scatter, Collective::all_to_all})
+    for (const Numerics n : {Numerics::fast, Numerics::canonical})
+      EXPECT_EQ(chosen(a_gpu_each(4), "auto", call(c, true, n)), "resident");
+  EXPECT_EQ(chosen(a_gpu_each(4), "auto", kUneven, named(Algorithm::ring, false)), "stream");
   EXPECT_EQ(chosen(unreachable(4), "auto", kSum), "staged");
   GpuTopology few = a_gpu_each(4);
   few.channels = 0;
@@ -85,8 +88,9 @@ TEST(GpuPathChoice, AForcedPathServesOrSaysWhyNotAndWhatCan) {
   const Operation pairs = call(Collective::all_to_all, true);
   EXPECT_EQ(chosen(one_gpu(8), "leader", pairs), "leader");
   EXPECT_THAT(chosen(one_gpu(9), "leader", pairs), HasSubstr("at most 8 ranks of an uneven all_to_all"));
-  EXPECT_THAT(chosen(one_gpu(4), "resident", kUneven),
-              HasSubstr("even blocks only; these can: leader, copies, stream"));
+  EXPECT_EQ(chosen(one_gpu(4), "resident", kUneven), "resident");
+  EXPECT_THAT(chosen(one_gpu(4), "resident", kUneven, named(Algorithm::ring, false)),
+              HasSubstr("by name its kernels carry out even blocks only; these can: copies, stream"));
   EXPECT_THAT(chosen(processes_on_one_gpu(4), "resident", kSum), HasSubstr("in different processes"));
   EXPECT_THAT(chosen(unreachable(4), "resident", kSum), HasSubstr("can map each other; these can: staged"));
   EXPECT_THAT(chosen(unreachable(4), "stream", kSum), HasSubstr("can map each other; these can: staged"));
