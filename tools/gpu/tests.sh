@@ -57,7 +57,7 @@ examine() { # NAME FILE TEST
 all_tests_of() { # NAME FILE
   local name=$1 file=$2 code=0 one part=0 own=() some='*' hung=0 log not worst=0
   local alone='processes|Sharing|GpuMessages|KilledInMid|GraphsReplay'
-  [[ -z ${OURO_FAKE_GPUS:-} ]] || alone+='|nvls|Switch'  # they make fake GPUs of their own
+  [[ -z ${OURO_FAKE_GPUS:-} ]] || alone+='|nvls|Switch|Uneven'  # they make fake GPUs of their own
   if [[ $name == test_gpu ]]; then
     mapfile -t own < <("$file" --gtest_list_tests | awk '/^[^ ]/ { suite = $1 } /^ / { print suite $1 }' |
       grep -E "$alone")

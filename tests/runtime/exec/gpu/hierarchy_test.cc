@@ -74,6 +74,60 @@ TEST_P(GpuHierarchy, EveryCollectiveIsExact) {
   ASSERT_EQ(run(std::get<0>(GetParam()), kRanks, body), "");
 }
 
+/// Three and more ranks of a host, and counts that no share divides: some ranks have a shorter share, or
+/// none.
+class GpuHierarchyOdd : public GpuHierarchy {};
+INSTANTIATE_TEST_SUITE_P(All, GpuHierarchyOdd,
+                         testing::Values(std::tuple(Mode::threads, "2"), std::tuple(Mode::threads, "3i"),
+                                         std::tuple(Mode::processes, "2i")),
+                         [](const auto& info) {
+                           return fmt::format("{}_hosts_{}", std::get<1>(info.param),
+                                              name(std::get<0>(info.param)));
+                         });
+
+TEST_P(GpuHierarchyOdd, SharesOfAllLengths) {
+  const ForcedPath path("hierarchy");
+  const int n = std::get<1>(GetParam()) == std::string_view("3i") ? 9 : 6;
+  give({.multiprocessors = 16}, 9);
+  const auto body = [&](Context& c) -> std::string {
+    Group& g = c.world();
+    DeviceArena arena;
+    OURO_RANK_OK(arena.make(c, 1 << 20, From::ouro));
+    for (std::size_t count : {1, 2, 3, 4, 5, 7, 255, 256, 257, 511, 513, 769, 1023, 2'001})
+      for (const Collective of : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
+                                  Collective::broadcast})
+        for (const int root : {0, 1, n / 2, n - 1}) {
+          if (root > 0 && of != Collective::broadcast) continue;
+          const bool in_place = (count + static_cast<std::size_t>(root)) % 2 == 0;
+          if (auto said = check_call(c, {{of}, n, count, root}, in_place, arena); !said.empty()) return said;
+        }
+    // Widened on the device, and in parts: sums of small integers in bf16, which holds them.
+    for (std::size_t count : {1, 2, 5, 257, 1'023}) {
+      std::vector<std::byte> in(2 * count);
+      const auto put = [](std::byte* to, int v) {
+        const auto f = static_cast<float>(v);
+        std::uint32_t bits = 0;
+        std::memcpy(&bits, &f, 4);
+        const auto high = static_cast<std::uint16_t>(bits >> 16);
+        std::memcpy(to, &high, 2);
+      };
+      std::vector<std::byte> expected(in.size());
+      for (std::size_t i = 0; i < count; ++i) {
+        put(&in[2 * i], g.rank() + static_cast<int>(i % 3));
+        put(&expected[2 * i], n * (n - 1) / 2 + n * static_cast<int>(i % 3));
+      }
+      OURO_RANK_OK(arena.write(in));
+      const View x(arena.data(), count, DType::bf16, c.device());
+      OURO_RANK_OK(all_reduce(g, x, x));
+      auto out = arena.read(in.size());
+      OURO_RANK_OK(out);
+      OURO_RANK_CHECK(*out == expected, "bf16, {} elements", count);
+    }
+    return only_ran(g, "hierarchy");
+  };
+  ASSERT_EQ(run(std::get<0>(GetParam()), n, body), "");
+}
+
 class GpuHierarchyOf4 : public GpuHierarchy {};
 INSTANTIATE_TEST_SUITE_P(All, GpuHierarchyOf4, testing::Values(std::tuple(Mode::processes, "2")),
                          [](const auto&) { return "processes"; });

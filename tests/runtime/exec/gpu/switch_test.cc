@@ -246,6 +246,71 @@ TEST(GpuSwitch, ManyGroupsBeginAtTheSameTime) {
   EXPECT_EQ(run_processes(3, body), "");
 }
 
+/// One thread enqueues the call of each rank in full before the next: the first makes the object and the
+/// memory of all, and nothing that the later ones do waits for a device on which a kernel waits for them.
+TEST(GpuSwitch, NoMemoryIsMadeWhileOthersWait) {
+  OURO_NEEDS_FAKES();
+  gpu::FakeOptions options = with_multicast();
+  options.devices = 3;
+  options.harsh = {.lazy_loading = true, .allocation_waits = true, .patience = 1000ms};
+  auto* const fake = new gpu::FakeGpu(std::move(options));  // pools of the process keep events of it
+  gpu::install(fake);
+  {
+    Watchdog watchdog;
+    InitOptions o;
+    o.deadline = 5s;
+    auto contexts = thread_contexts(3, o);
+    std::vector<Floats> data(3);
+    std::vector<Stream> streams;
+    std::vector<Work> works;
+    for (std::size_t r = 0; r < 3; ++r) {
+      ASSERT_TRUE(data[r].make(contexts[r], 3000).ok());
+      ASSERT_TRUE(data[r].fill(1).ok());
+      streams.push_back(*Stream::create(contexts[r].device()));
+    }
+    for (int k = 0; k < 2; ++k)
+      for (std::size_t r = 0; r < 3; ++r) {
+        const View v = data[r].view();
+        auto w = all_reduce(contexts[r].world(), v, v, ReduceOp::sum, streams[r], kSwitched);
+        ASSERT_TRUE(w.ok()) << "rank " << r << ": " << w.status().message();
+        works.push_back(*w);
+      }
+    for (const Work& w : works) EXPECT_TRUE(w.wait().ok()) << w.wait().message();
+    for (Floats& x : data) EXPECT_EQ(x.expect(9), "");
+    EXPECT_EQ(fake->stalls(), 0);
+  }
+  gpu::install(nullptr);
+}
+
+/// The first operation of a group is captured: its object is made meanwhile, and kept.
+TEST(GpuSwitch, CapturedFirst) {
+  OURO_NEEDS_FAKES();
+  const FakeForEach fakes(with_multicast());
+  const auto body = [](Context& c) -> std::string {
+    auto made = gpu().create_stream(c.device().index, 0);
+    OURO_RANK_OK(made);
+    {
+      auto s = Stream::cuda(made->handle, made->device);
+      OURO_RANK_OK(s);
+      Floats x;
+      OURO_RANK_OK(x.make(c, 5'000));
+      OURO_RANK_OK(x.fill(1));
+      OURO_RANK_OK(gpu().begin_capture(*made));
+      OURO_RANK_OK(all_reduce(c.world(), x.view(), x.view(), ReduceOp::sum, *s, kSwitched));
+      auto graph = gpu().end_capture(*made);
+      OURO_RANK_OK(graph);
+      for (int i = 0; i < 2; ++i) OURO_RANK_OK(gpu().launch(*graph, *made));
+      OURO_RANK_OK(s->synchronize());
+      OURO_EXPECT_ALL(x, 9);
+      OURO_RANK_OK(gpu().destroy_graph(*graph));
+      OURO_RANK_OK(barrier(c.world()));
+    }
+    OURO_RANK_OK(gpu().destroy_stream(*made));
+    return only_ran(c.world(), "resident");
+  };
+  EXPECT_EQ(run_threads(3, body), "");
+}
+
 TEST(GpuSwitch, GraphsReplay) {
   OURO_NEEDS_FAKES();
   const FakeForEach fakes(with_multicast());

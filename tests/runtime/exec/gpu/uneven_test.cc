@@ -257,6 +257,45 @@ TEST(GpuUnevenGraphs, Replay) {
   EXPECT_EQ(run_threads(3, body), "");
 }
 
+/// One thread enqueues the call of each rank in full before the next, as in harsh_test.cc.
+TEST(GpuUnevenHarsh, NothingIsMadeOrLoadedWhileOthersWait) {
+  OURO_NEEDS_FAKES();
+  const ForcedPath path("resident");
+  auto* const fake =
+      new gpu::FakeGpu({.devices = 3,
+                        .multiprocessors = 16,
+                        .harsh = {.lazy_loading = true,
+                                  .allocation_waits = true,
+                                  .patience = 1000ms}});  // pools of the process keep events of it
+  gpu::install(fake);
+  {
+    Watchdog watchdog;
+    InitOptions o;
+    o.deadline = 5s;
+    auto contexts = thread_contexts(3, o);
+    std::vector<Room> rooms(3);
+    std::vector<Stream> streams;
+    for (std::size_t r = 0; r < 3; ++r) {
+      ASSERT_TRUE(rooms[r].make(contexts[r], {3, skewed}, From::ouro, 0).ok());
+      ASSERT_TRUE(rooms[r].fill(static_cast<int>(r)).ok());
+      streams.push_back(*Stream::create(contexts[r].device()));
+    }
+    for (int k = 0; k < 4; ++k) {
+      std::vector<Work> works;
+      for (std::size_t r = 0; r < 3; ++r) {
+        const Room& x = rooms[r];
+        auto w = all_to_all_v(contexts[r].world(), x.input(), x.output(), x.sent, x.received, streams[r]);
+        ASSERT_TRUE(w.ok()) << "rank " << r << ": " << w.status().message();
+        works.push_back(*w);
+      }
+      for (const Work& w : works) EXPECT_TRUE(w.wait().ok()) << w.wait().message();
+    }
+    for (std::size_t r = 0; r < 3; ++r) EXPECT_EQ(rooms[r].check(static_cast<int>(r)), "");
+    EXPECT_EQ(fake->stalls(), 0);
+  }
+  gpu::install(nullptr);
+}
+
 /// What has been named for even blocks is carried out elsewhere; a canonical sum goes where it has rank
 /// order.
 TEST(GpuUnevenPaths, OfTheOtherForms) {
