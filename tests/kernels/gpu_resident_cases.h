@@ -14,6 +14,7 @@
 #include "kernels/device/fake/fake_gpu.h"
 #include "kernels/gpu/resident.h"
 #include "kernels/host/host_loops.h"
+#include "tests/kernels/gpu_resident_lengths.h"
 
 namespace ouro::gpu::resident_test {
 
@@ -110,54 +111,6 @@ inline std::string describe(const Case& c) {
 inline bool reduces(Collective c) {
   return c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter;
 }
-inline std::size_t input_blocks(Collective c, int rank, int root, std::size_t n) {
-  if (c == Collective::barrier) return 0;
-  if (c == Collective::broadcast) return rank == root ? 1 : 0;
-  if (c == Collective::scatter) return rank == root ? n : 0;
-  return c == Collective::reduce_scatter || c == Collective::all_to_all ? n : 1;
-}
-inline std::size_t output_blocks(Collective c, int rank, int root, std::size_t n) {
-  if (c == Collective::barrier) return 0;
-  if (c == Collective::reduce) return rank == root ? 1 : 0;
-  if (c == Collective::gather) return rank == root ? n : 0;
-  return c == Collective::all_gather || c == Collective::all_to_all ? n : 1;
-}
-
-/// Elements that rank `from` has for rank `to`: from none to three times the count, odd and even.
-inline std::size_t block_length(const Case& c, int from, int to) {
-  if (c.uneven == 0) return c.count;
-  if (c.collective == Collective::all_gather) to = from;
-  if (c.collective == Collective::reduce_scatter) from = to;
-  const std::size_t kind =
-      (c.uneven * 2654435761u + 40503u * static_cast<unsigned>(from) + 95911u * static_cast<unsigned>(to)) /
-      256 % 7;
-  if (kind == 2) return 0;
-  if (kind == 5) return 3 * c.count + 1;
-  return c.count / (1 + kind) + (kind == 3 ? 4 : kind);
-}
-/// The blocks of one side of a rank.
-struct Lengths {
-  std::vector<std::size_t> of;
-  std::size_t before(int block) const {
-    std::size_t sum = 0;
-    for (std::size_t b = 0; b < static_cast<std::size_t>(block); ++b) sum += of[b];
-    return sum;
-  }
-  std::size_t total() const { return before(static_cast<int>(of.size())); }
-};
-inline Lengths input_lengths(const Case& c, int rank, std::size_t n) {
-  Lengths all;
-  const auto blocks = static_cast<int>(input_blocks(c.collective, rank, c.root, n));
-  for (int b = 0; b < blocks; ++b) all.of.push_back(block_length(c, rank, blocks > 1 ? b : rank));
-  return all;
-}
-inline Lengths output_lengths(const Case& c, int rank, std::size_t n) {
-  Lengths all;
-  const auto blocks = static_cast<int>(output_blocks(c.collective, rank, c.root, n));
-  for (int b = 0; b < blocks; ++b) all.of.push_back(block_length(c, blocks > 1 ? b : rank, rank));
-  return all;
-}
-
 /// A rank's buffers in one operation, with guards around them, and what they must hold afterwards.
 struct Buffers {
   Bytes in_storage, out_storage;
@@ -285,17 +238,6 @@ inline std::uint64_t ref_of(const std::byte* p) {
 inline ResidentMapping* mapping(World& w, int r, int peer, int number) {
   return reinterpret_cast<ResidentMapping*>(w.at(r).arena + w.layout.mapped_at()) +
          peer * ResidentRef::kListed + number;
-}
-
-inline void lay_out_blocks(const Case& c, int n, ResidentArgs* a) {
-  a->uneven = true;
-  a->count = 0;
-  for (int p = 0; p < n; ++p) {
-    const bool pairs = c.collective == Collective::all_to_all;
-    a->in_counts[p] = block_length(c, pairs ? a->rank : p, p);
-    a->out_counts[p] = block_length(c, p, pairs ? a->rank : p);
-    a->count = std::max({a->count, a->in_counts[p], a->out_counts[p]});
-  }
 }
 
 inline std::unique_ptr<Operation> make(World& w, const Case& given, int channels,

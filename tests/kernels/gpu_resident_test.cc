@@ -344,30 +344,6 @@ TEST(ResidentArguments, Refusals) {
             Reason::invalid);
 }
 
-TEST(ResidentArguments, RefusalsOfUnevenBlocks) {
-  World w(3, 2, 2);
-  Case c{Collective::all_to_all, Algorithm::pairwise, DType::f32, OpKind::sum, 10};
-  c.pointers = true, c.uneven = 1;
-  const auto reason = [&](auto&& change) {
-    const auto good = make(w, c, 2);
-    if (good == nullptr) return Reason::ring_corrupt;
-    ResidentArgs a = good->args[0];
-    change(a);
-    return resident(a).status().reason();
-  };
-  EXPECT_EQ(reason([](ResidentArgs&) {}), Reason::none);
-  EXPECT_EQ(reason([](ResidentArgs& a) { a.by_pointer = false; }), Reason::invalid);
-  EXPECT_EQ(reason([](ResidentArgs& a) { a.algorithm = Algorithm::direct; }), Reason::invalid);
-  EXPECT_EQ(reason([](ResidentArgs& a) { ++a.count; }), Reason::invalid);
-  EXPECT_EQ(reason([](ResidentArgs& a) { a.in_counts[0] += 1, a.count += 1; }), Reason::invalid);
-  EXPECT_EQ(reason([](ResidentArgs& a) { a.in_counts[1] = std::uint64_t{1} << 61; }), Reason::invalid);
-  EXPECT_EQ(reason([](ResidentArgs& a) { a.out = const_cast<std::byte*>(a.in); }), Reason::invalid);
-  EXPECT_EQ(reason([](ResidentArgs& a) { a.collective = Collective::broadcast; }), Reason::unsupported);
-  c.collective = Collective::all_gather, c.algorithm = Algorithm::direct;
-  EXPECT_EQ(reason([](ResidentArgs&) {}), Reason::none);
-  EXPECT_EQ(reason([](ResidentArgs& a) { a.in_counts[1] = 0; }), Reason::invalid);
-}
-
 /// Hot sums have kernels of their own; everything else shares one for floats, one for integers, and one for
 /// packets.
 TEST(ResidentArguments, Kernels) {

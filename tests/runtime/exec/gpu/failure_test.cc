@@ -1,6 +1,5 @@
 // What happens on devices when ranks die, disagree, come late, or a device is lost: every stream goes on,
 // every error has a name.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -391,23 +390,6 @@ TEST_F(FakeFaults, NothingLeaks) {
     EXPECT_EQ(first.registrations, 0) << name;
     EXPECT_LE(later.events, first.events + 4) << name;  // events are pooled
   }
-}
-
-/// A rank of this process that has left the job is named by its number in the group that needs its memory.
-TEST(GpuFailureNames, ARankThatHasLeftHasItsNumberInTheGroup) {
-  OURO_NEEDS_GPU();
-  const ForcedPath path("resident");
-  Watchdog watchdog;
-  auto contexts = thread_contexts(3);
-  const int both[] = {1, 2};
-  auto g = contexts[1].group(both, "both");
-  ASSERT_TRUE(g.ok()) << g.status().message();
-  contexts.pop_back();
-  Bench bench;
-  ASSERT_TRUE(bench.make(contexts[1]).ok());
-  auto work = bench.reduce(*g);
-  const Status s = work.ok() ? work->wait() : work.status();
-  EXPECT_THAT(s, Fails(Reason::peer_dead, 1));
 }
 
 }  // namespace
