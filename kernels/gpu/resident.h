@@ -123,9 +123,8 @@ struct ResidentArgs {
   ResidentEntry learn[kLearn] = {};
   /// Blocks have lengths of their own: the number of elements of each block of the input and of the output.
   /// In an all_to_all both lists are this rank's own, and ranks compare them in meet(). In an all_gather or
-  /// reduce_scatter both are one list, which is the same on all ranks. An uneven operation always sets
-  /// by_pointer; if some rank cannot access a buffer, it runs over slots: all_to_all by `pairwise`, the
-  /// others by `direct`.
+  /// reduce_scatter both are one list, which is the same on all ranks. The flow over slots is `pairwise` for
+  /// an all_to_all, which always sets by_pointer, and `direct` for the others.
   bool uneven = false;
   std::uint64_t in_counts[kMaxRanks] = {}, out_counts[kMaxRanks] = {};
 };
@@ -150,7 +149,7 @@ int resident_channels(const ResidentLayout&, std::uint64_t bytes, bool packets);
 bool has_resident(Collective, flow::Algorithm);
 /// Whether resident kernels can run the collective with uneven blocks.
 bool has_resident_uneven(Collective);
-/// The flow of an uneven operation if some rank cannot access a buffer by pointer.
+/// The flow over slots of an uneven operation.
 flow::Algorithm uneven_over_slots(Collective);
 
 /// The largest region, in bytes, that all_reduce can move by packets over this many channels.

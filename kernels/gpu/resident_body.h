@@ -35,6 +35,16 @@ class Resident : private ResidentRounds<Block> {
     base_ = shared_.state.round;
   }
 
+  /// Computes where uneven blocks begin. Called once, before meet and cut.
+  OURO_HD void lay_out() const {
+    for (int p = b_.thread(); p < n_; p += b_.threads()) {
+      std::uint64_t in = 0, out = 0;
+      for (int b = 0; b < p; ++b) in += a_.in_counts[b], out += a_.out_counts[b];
+      shared_.in_begin[p] = in, shared_.out_begin[p] = out;
+    }
+    b_.sync();
+  }
+
   /// Tells all ranks where my buffers are and learns where theirs are. True if every rank can access all
   /// buffers that the by-reference flows of this collective touch; the flow that runs next then skips its own
   /// post. Called once, before cut; the result is the same on all ranks.
@@ -46,7 +56,12 @@ class Resident : private ResidentRounds<Block> {
       return false;
     ++this->step_;
     if (!open(base_)) return false;
-    if constexpr (Geometry::kUneven) lay_out();
+    if constexpr (Geometry::kUneven)
+      each_peer([&](int p) {
+        ResidentNames& names = this->names(a_.rank, p);
+        names.at[base_ % ResidentLayout::kStagingSlots] = shared_.in_begin[p];
+        names.count[base_ % ResidentLayout::kStagingSlots] = a_.in_counts[p];
+      });
     announce(base_, kPosted);
     if (!hear_all(base_, kPosted)) return false;
     bool reached = true, failed = false;
@@ -118,20 +133,6 @@ class Resident : private ResidentRounds<Block> {
       if (!rank.failed_) Hop{}(rank, s);
     }
   };
-
-  /// Computes where uneven blocks begin, and writes for each peer where the block for it begins. announce()
-  /// and its barriers publish both.
-  OURO_HD void lay_out() const {
-    for (int p = b_.thread(); p < n_; p += b_.threads()) {
-      std::uint64_t in = 0, out = 0;
-      for (int b = 0; b < p; ++b) in += a_.in_counts[b], out += a_.out_counts[b];
-      shared_.in_begin[p] = in, shared_.out_begin[p] = out;
-      if (p == a_.rank) continue;
-      ResidentNames& names = this->names(a_.rank, p);
-      names.at[base_ % ResidentLayout::kStagingSlots] = in;
-      names.count[base_ % ResidentLayout::kStagingSlots] = a_.in_counts[p];
-    }
-  }
 
   OURO_HD const std::byte* in_at(Extent e) const { return a_.in + e.offset * numbers_.element(); }
   OURO_HD std::byte* out_at(Extent e) const { return a_.out + e.offset * numbers_.element(); }

@@ -139,11 +139,13 @@ Status check_pointers(const ResidentArgs& a) {
 
 /// Checks the lengths of uneven blocks.
 Status check_uneven(const ResidentArgs& a) {
-  if (!has_resident_uneven(a.collective) || !a.by_pointer || a.algorithm != uneven_over_slots(a.collective))
-    return invalid("resident: uneven are all_gather, reduce_scatter and all_to_all, by pointer");
+  const bool pairs = a.collective == Collective::all_to_all;
+  if (!has_resident_uneven(a.collective) || a.algorithm != uneven_over_slots(a.collective) ||
+      a.layout.ranks == 1)
+    return invalid("resident: uneven are all_gather, reduce_scatter and all_to_all, of several ranks");
+  if (pairs && !a.by_pointer) return invalid("resident: an uneven all_to_all offers buffers by pointer");
   constexpr std::uint64_t kMost = std::uint64_t{1} << 56;  // bytes of a block; no sum over 64 ranks overflows
   const std::uint64_t element = size_of(a.dtype);
-  const bool pairs = a.collective == Collective::all_to_all;
   std::uint64_t longest = 0, in = 0, out = 0;
   for (int p = 0; p < a.layout.ranks; ++p) {
     if (a.in_counts[p] > kMost / element || a.out_counts[p] > kMost / element)

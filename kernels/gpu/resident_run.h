@@ -35,8 +35,10 @@ OURO_HD void run_by_pointer(const ResidentArgs& args, const Block& block, Reside
                             Numbers numbers) {
   Resident<Numbers, Block, Geometry> rank(args, block, shared, numbers);
   if (!rank.enter()) return;
-  rank.learn();
-  if (rank.meet()) {
+  if constexpr (Geometry::kUneven) rank.lay_out();
+  const bool meets = !Geometry::kUneven || args.by_pointer;
+  if (meets) rank.learn();
+  if (meets && rank.meet()) {
     rank.template cut<ByPointer>(kCollective);
     rank.template run<ByPointer, Hop>();
   } else {

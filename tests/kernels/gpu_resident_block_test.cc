@@ -265,6 +265,7 @@ TEST(ResidentUneven, Refusals) {
   EXPECT_EQ(reason([](ResidentArgs& a) { a.collective = Collective::broadcast; }), Reason::unsupported);
   c.collective = Collective::all_gather, c.algorithm = Algorithm::direct;
   EXPECT_EQ(reason([](ResidentArgs&) {}), Reason::none);
+  EXPECT_EQ(reason([](ResidentArgs& a) { a.by_pointer = false; }), Reason::none);
   EXPECT_EQ(reason([](ResidentArgs& a) { a.in_counts[1] = 0; }), Reason::invalid);
 }
 

@@ -354,6 +354,8 @@ inline std::vector<Row> rows() {
   all.push_back({Collective::all_reduce, Algorithm::oneshot, true, true});
   for (const Collective c : {Collective::all_gather, Collective::reduce_scatter, Collective::all_to_all})
     all.push_back({c, uneven_over_slots(c), false, c != Collective::all_to_all, true, true});
+  for (const Collective c : {Collective::all_gather, Collective::reduce_scatter})
+    all.push_back({c, uneven_over_slots(c), false, true, false, true});
   return all;
 }
 

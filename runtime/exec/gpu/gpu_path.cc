@@ -193,8 +193,8 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
 
 bool GpuPathChooser::resident_has_numbers(const Operation& op, const Choice& choice) const {
   constexpr std::uint64_t kAlways = std::uint64_t{1} << 32;  // whatever the flow and the layout
-  // Ranks do not know each other's lengths in an uneven all_to_all, and have to agree. No memory of a device
-  // holds blocks of which one channel's share over links has too many slots.
+  // In an uneven all_to_all a rank does not know the lengths of others, and all have to choose the same path.
+  // Device memory is too small for blocks that have more chunks over links than a launch can number.
   if (op.uneven && op.collective == Collective::all_to_all) return true;
   const std::uint64_t count = resident_count(op, rank_, topology_.ranks);
   if (count <= kAlways) return true;

@@ -49,7 +49,7 @@ Algorithm resident_algorithm(const Operation& op, std::size_t bytes) {
 }
 
 bool resident_by_pointer(const Operation& op, std::size_t bytes) {
-  if (op.uneven) return true;  // whatever the size, since of an all_to_all no rank knows it
+  if (op.uneven && op.collective == Collective::all_to_all) return true;  // no rank knows the size
   switch (op.collective) {
     case Collective::all_reduce:
     case Collective::reduce_scatter:
@@ -175,7 +175,7 @@ Status ResidentPath::name_buffers(const Operation& op, std::uint64_t seq, bool c
   else
     a->learned = listing_.learn(a->learn);
   OURO_ASSIGN(a->in_ref, listing_.refer(op.in.data, op.read_bytes(team_.rank), seq));
-  // A rank reads what others have for it, and its own output is nobody else's.
+  // In an uneven all_to_all a rank reads the inputs of its peers and writes only its own output.
   const bool pairs = op.uneven && op.collective == Collective::all_to_all;
   OURO_ASSIGN(a->out_ref, listing_.refer(op.out.data, pairs ? 0 : op.written_bytes(team_.rank), seq));
   const bool overwrites = op.collective == Collective::all_to_all && op.in.data == op.out.data;
@@ -186,10 +186,10 @@ Status ResidentPath::name_buffers(const Operation& op, std::uint64_t seq, bool c
 
 void ResidentPath::lay_out_blocks(const Operation& op, gpu::ResidentArgs* a) {
   a->uneven = true;
-  // One side may have lengths for both.
+  // If one side has no lengths, the other side has those of both.
   std::ranges::copy(op.in_counts.empty() ? op.out_counts : op.in_counts, a->in_counts);
   std::ranges::copy(op.out_counts.empty() ? op.in_counts : op.out_counts, a->out_counts);
-  // All ranks launch as many blocks, and of an all_to_all each knows its own lengths alone.
+  // All ranks must launch the same number of blocks, and in an all_to_all a rank knows only its own lengths.
   if (op.collective == Collective::all_to_all) a->channels = a->layout.channels;
 }
 
@@ -210,9 +210,7 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   a.collective = op.collective;
   a.op = op.reduces() ? op.op.kind : OpKind::sum;
   a.rank = team_.rank, a.root = op.root;
-  a.algorithm = plan.choice.forced           ? plan.choice.algorithm
-                : a.by_pointer && !op.uneven ? Algorithm::direct
-                                             : resident_algorithm(op, bytes);
+  a.algorithm = plan.choice.forced ? plan.choice.algorithm : resident_algorithm(op, bytes);
   const bool fits = bytes <= gpu::resident_packet_limit(arena_->layout, arena_->layout.channels);
   a.packets = flow::specialised(flow::Specialisation::packets, op.collective, a.algorithm,
                                 fits ? std::uint32_t{flow::kFits} : 0u);

@@ -31,7 +31,7 @@ struct ResidentArena {
 /// How large the arenas of a group are.
 gpu::ResidentSizes resident_sizes(int ranks, int channels);
 
-/// Elements of the region, or of one block; of the longest one of this rank's where blocks are uneven.
+/// Elements of the region, or of one block; if blocks are uneven, of the longest block of this rank.
 std::uint64_t resident_count(const Operation&, int rank, int size);
 
 /// The flow over slots for an operation of so many bytes of a region or block that names none.
@@ -71,6 +71,7 @@ class ResidentPath {
   Status open();
   /// Staging behind a multicast address, once; what has failed fails again, on all ranks alike.
   Status open_switch();
+  /// Copies the lengths of uneven blocks into the arguments of a launch.
   static void lay_out_blocks(const Operation&, gpu::ResidentArgs*);
   Status name_buffers(const Operation&, std::uint64_t seq, bool capturing, gpu::ResidentArgs*);
 

@@ -1,6 +1,6 @@
-// Uneven operations between GPUs of their own, on the resident path: blocks of very different lengths and
-// none, by pointer and over slots; ranks whose counts disagree; graphs; a rank that is killed. Sizes near
-// each other are among those of collectives_test.cc.
+// Uneven operations on the resident path: blocks of very different lengths and empty ones, by pointer and
+// over slots; counts that disagree; graphs; a rank that is killed. collectives_test.cc has lengths that are
+// alike.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using gpu::gpu;
 using Counts = std::vector<std::size_t>;
 using Length = std::function<std::size_t(int from, int to)>;
 
-/// Most pairs have nothing or an odd few, one rank gets nearly all.
+/// Most pairs exchange nothing or a few elements; one rank receives nearly all of the data.
 std::size_t skewed(int from, int to) {
   if (to == 1) return from == 0 ? 120'001 : 40'000;
   const int kind = (3 * from + to) % 4;
@@ -48,7 +48,8 @@ struct Pairs {
   }
 };
 
-/// Buffers of one rank in one room, with a float of guard around each; `skew` floats off 16 bytes.
+/// The buffers of one rank in one allocation, with a guard float around each. `skew` shifts both buffers by
+/// as many floats.
 struct Room {
   DeviceArena arena;
   std::size_t in = 0, out = 0, floats = 0;
@@ -100,8 +101,8 @@ class GpuUneven : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, GpuUneven, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return std::string(name(info.param)); });
 
-/// By pointer from the third call on, as even operations; other processes map no memory of the driver's, and
-/// those calls go over slots.
+/// Calls run by pointer from the third one on, as even operations do. Other processes do not map the driver's
+/// memory, so calls on it run over slots.
 std::string exchange_pairs(Context& c, int n, Mode mode) {
   Group& g = c.world();
   Room rooms[2][2];
@@ -140,7 +141,7 @@ TEST_P(GpuUneven, VeryUnevenPairs) {
   }
 }
 
-/// Ranks that say different numbers of the same block: on all of them the call fails, and so do later ones.
+/// Two ranks pass different numbers for the same block: the call and later ones fail on all ranks.
 std::string disagree(Context& c) {
   Group& g = c.world();
   const Pairs pairs{g.size(), [](int from, int to) { return static_cast<std::size_t>(100 + from + to); }};
@@ -170,8 +171,8 @@ TEST(GpuUnevenFailure, CountsThatDisagreeAreNamed) {
   for (int n : {2, 3}) EXPECT_EQ(run_threads(n, disagree), "") << n << " ranks";
 }
 
-/// Arrival records have no room for the lengths of nine ranks: kernels alone compare them. An emulated device
-/// has too few multiprocessors for nine by default.
+/// Arrival records have no room for the lengths of nine ranks, so only the kernels compare them. By default
+/// an emulated device has too few multiprocessors for nine ranks.
 class GpuUnevenMany : public testing::Test {
  protected:
   void SetUp() override {
@@ -214,7 +215,7 @@ TEST(GpuUnevenFailure, InPlaceIsRefused) {
   EXPECT_EQ(run_threads(3, body), "");
 }
 
-/// What a graph has captured is carried out with its lengths at each replay, between calls with others.
+/// A captured call keeps its lengths at each replay, also between calls with other lengths.
 TEST(GpuUnevenGraphs, Replay) {
   OURO_NEEDS_GPU();
   const ForcedPath path("resident");
@@ -296,8 +297,8 @@ TEST(GpuUnevenHarsh, NothingIsMadeOrLoadedWhileOthersWait) {
   gpu::install(nullptr);
 }
 
-/// What has been named for even blocks is carried out elsewhere; a canonical sum goes where it has rank
-/// order.
+/// A canonical sum takes the resident path, which has rank order; a named algorithm takes the stream-ordered
+/// path.
 TEST(GpuUnevenPaths, OfTheOtherForms) {
   OURO_NEEDS_FAKES();
   const FakeForEach fakes({.multiprocessors = 16});
