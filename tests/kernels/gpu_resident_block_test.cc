@@ -84,7 +84,7 @@ TEST(ResidentBlock, EveryFlow) {
   }
 }
 
-/// Blocks of any lengths, by the kernels that they have.
+/// Blocks of any lengths, by the kernels for them.
 TEST(ResidentBlock, Uneven) {
   constexpr int kRanks = 5, kChannels = 2;
   using Entry = void (*)(const ResidentArgs&, const TeamBlock&, ResidentShared&);
@@ -110,8 +110,8 @@ TEST(ResidentBlock, Uneven) {
   runs(Collective::reduce_scatter, DType::f32, OpKind::premulsum, ResidentEntries::any_float<TeamBlock>);
 }
 
-/// By pointer nothing passes the staging buffers; where a rank declines all does. A launch enters what its
-/// host has mapped, for the next one.
+/// By pointer no data passes through the staging buffers; if a rank declines, all of it does. A launch
+/// records what its host has mapped, for the next launch.
 TEST(ResidentPointers, PastTheStagingBuffers) {
   constexpr int kRanks = 3, kNumber = 5;
   for (const int declines : {-1, 1})
@@ -176,9 +176,8 @@ std::unique_ptr<Operation> make_pairs(World& w, Case c, std::uint64_t each, std:
   return o;
 }
 
-/// What a peer says of the block that it has for a rank: how many elements, where they begin. Nothing is read
-/// that has not been mapped, and nothing written where the numbers differ, whether or not buffers are
-/// reached.
+/// If the numbers of elements differ that a sender and a reader pass for a block, the reader fails and writes
+/// nothing, whether the operation would run by pointer or over slots.
 TEST(ResidentUneven, WhatPeersSayIsChecked) {
   constexpr int kRanks = 2;
   for (const int declines : {-1, 0})

@@ -111,7 +111,7 @@ inline std::string describe(const Case& c) {
 inline bool reduces(Collective c) {
   return c == Collective::all_reduce || c == Collective::reduce || c == Collective::reduce_scatter;
 }
-/// A rank's buffers in one operation, with guards around them, and what they must hold afterwards.
+/// A rank's buffers in one operation, with guards around them, and their expected contents.
 struct Buffers {
   Bytes in_storage, out_storage;
   std::byte* in = nullptr;
@@ -217,7 +217,7 @@ inline void make_buffers(Operation& o, int rank) {
   const bool alias = c.aliasing != Aliasing::separate && in_blocks > 0 && out_blocks > 0;
   b.out = take(b.out_storage, alias ? std::max(in_bytes, out_bytes) : out_bytes);
   if (alias) {
-    // The side with one block lies where this rank's block does on the other.
+    // The side with one block is at the place of this rank's block on the other side.
     const Lengths& many = in_blocks > 1 ? inputs : outputs;
     const std::size_t own =
         c.aliasing == Aliasing::exact && many.of.size() > 1 ? many.before(rank) * elem : 0;
@@ -342,8 +342,8 @@ struct Row {
   bool packets, in_place;
   bool pointers = false, uneven = false;
 };
-/// Every flow that resident kernels serve, packets, all by pointer, and blocks of any lengths. Those through
-/// a switch are apart.
+/// Every flow that resident kernels serve, packets, all flows by pointer, and blocks of any lengths. Those
+/// through a switch are tested separately.
 inline std::vector<Row> rows() {
   std::vector<Row> all;
   flow::for_each_flow([&]<class Flow>(Collective c, Algorithm a, Flow) {

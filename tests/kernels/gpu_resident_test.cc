@@ -344,8 +344,8 @@ TEST(ResidentArguments, Refusals) {
             Reason::invalid);
 }
 
-/// Hot sums have kernels of their own; everything else shares one for floats, one for integers, and one for
-/// packets.
+/// Hot sums have kernels of their own; all other operations share one kernel for floats, one for integers,
+/// and one for packets.
 TEST(ResidentArguments, Kernels) {
   World w(2, 2, 2);
   const auto kernel = [&](Case c) {

@@ -139,7 +139,7 @@ TEST(PtxKernels, ByPointer) {
         }
 }
 
-/// Blocks of any lengths, some empty; over slots, of which long blocks take several, where one rank declines.
+/// Blocks of any lengths, some empty. If one rank declines, they go over slots, and long blocks take several.
 TEST(PtxKernels, Uneven) {
   std::string text = read_ptx("resident_pointer");
   if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_pointer.ptx";
@@ -162,8 +162,8 @@ TEST(PtxKernels, Uneven) {
         }
 }
 
-/// Through a switch: all types and reductions that it has, and movement; in place, units that end within 16
-/// bytes, buffers anywhere.
+/// Through a switch: all types and reductions that it supports, and data movement; in place, with units that
+/// end within 16 bytes, and with buffers at any alignment.
 TEST(PtxKernels, Switched) {
   std::string text = read_ptx("resident_switch");
   if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_switch.ptx";

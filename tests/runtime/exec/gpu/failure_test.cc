@@ -1,5 +1,5 @@
-// What happens on devices when ranks die, disagree, come late, or a device is lost: every stream goes on,
-// every error has a name.
+// Failures on devices: ranks die, disagree or are late, or a device is lost. Every stream must continue, and
+// every error must be specific.
 #include <gtest/gtest.h>
 
 #include <thread>
