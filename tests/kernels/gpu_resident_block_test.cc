@@ -200,8 +200,8 @@ TEST(ResidentUneven, WhatPeersSayIsChecked) {
     }
 }
 
-/// A peer may say anything. Rank 0 has mapped 1,000 bytes of rank 1's memory and expects 100 floats; what
-/// rank 1 says lies in the line that it writes, and the rank itself never comes.
+/// A peer may write any numbers. Rank 0 has mapped 1,000 bytes of rank 1's memory and expects 100 floats. The
+/// test writes the line of rank 1, which itself never arrives.
 TEST(ResidentUneven, NoNumberLeadsBeyondWhatIsMapped) {
   constexpr int kRanks = 2;
   constexpr std::uint64_t kMapped = 1000, kEnd = std::uint64_t{1} << 62;
