@@ -40,6 +40,9 @@ class Row:
     best_peer_us: float | None = None
     ratio: float | None = None
     limit_share: float | None = None
+    bare: str | None = None  # the fastest way of the bare program
+    bare_us: float | None = None
+    bare_share: float | None = None  # its time / ouro's, median of the rounds
     target: float | None = None
     limit_target: float | None = None
     verdict: str = ""  # met, not met, slower, no target, disturbed, void
@@ -93,7 +96,8 @@ def _rows_of(key, buffer, samples, probes, cores, l3):
         return []
     if any(s.wrong for s in mine):
         return [Row(key, buffer, mine[-1].modes[1], None, None, verdict="void", marks=["ouro's result was wrong"])]
-    theirs = [s for s in samples if not s.peer.startswith("ouro") and (s.peer != settings.OTHER.name or s.buffer == kind)]
+    theirs = [s for s in samples if not s.peer.startswith("ouro") and
+              (s.buffer == kind or s.peer != settings.OTHER.name and not settings.is_bare(s.peer))]
     if buffer == "private-4k":
         theirs = [s for s in theirs if not settings.keeps(s.peer)]
     void = sorted({s.peer for s in theirs if s.wrong})
@@ -119,9 +123,13 @@ def _row(key, buffer, mode, mine, theirs, marks, probes, cores, l3):
     for s in theirs:
         peers[s.peer].append(s)
     row.peers = {name: statistics.median(s.us for s in of) for name, of in sorted(peers.items())}
-    if found := best({name: by_round(of) for name, of in peers.items()}, by_round(mine)):
+    rounds = {name: by_round(of) for name, of in peers.items()}
+    if found := best({name: of for name, of in rounds.items() if not settings.is_bare(name)}, by_round(mine)):
         row.best_peer, row.best_peer_us, row.ratios = found
         row.ratio = statistics.median(row.ratios) if row.ratios else None
+    if found := best({name: of for name, of in rounds.items() if settings.is_bare(name)}, by_round(mine)):
+        row.bare, row.bare_us, shares = found
+        row.bare_share = statistics.median(shares) if shares else None
     floor = limits.floor_us(key, buffer, probes.get(mode), cores, l3)
     row.limit_share = floor / us if floor and us > 0 else None
     if row.best_peer != settings.OTHER.name:

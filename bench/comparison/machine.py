@@ -71,21 +71,28 @@ def probe(build, core_list):
 
 
 def describe(core_list):
-    model = "unknown processor"
+    said = {}
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.split(": ", 1)[1]
-            break
+        if not line.strip():
+            break  # the first processor stands for all
+        name, _, value = line.partition(":")
+        said[name.strip()] = value.strip()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     thp = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
     return {
-        "processor": model,
+        "processor": said.get("model name", "unknown processor"),
+        # A virtual machine may hide the name; vendor and family do not.
+        "vendor": said.get("vendor_id", "unknown"),
+        "family": said.get("cpu family", "unknown"),
+        "model": said.get("model", "unknown"),
+        "stepping": said.get("stepping", "unknown"),
+        "vectors": [f for f in ("avx2", "avx512f", "fsrm", "erms") if f in said.get("flags", "").split()],
         "cores": len(core_list),
         "l3_bytes": l3_bytes(),
         "memory_bytes": memory,
         "kernel": platform.release(),
         "large_pages": thp.read_text().strip() if thp.exists() else "none",
-        "virtual": "hypervisor" in pathlib.Path("/proc/cpuinfo").read_text(),
+        "virtual": "hypervisor" in said.get("flags", "").split(),
     }
 
 

@@ -8,7 +8,7 @@ import pathlib
 from comparison import points
 
 FIELDS = ("collective", "ranks", "bytes", "dtype", "buffer", "method", "mode", "in_place", "ouro_us", "p99_us", "best_peer",
-          "best_peer_us", "ratio", "limit_share")
+          "best_peer_us", "ratio", "limit_share", "bare", "bare_us", "bare_share")
 
 
 def rounded(x, digits=4):
@@ -23,6 +23,7 @@ def plain(row):
         "method": k.method, "mode": row.mode, "in_place": k.in_place, "ouro_us": rounded(row.ouro_us),
         "p99_us": rounded(row.p99_us), "best_peer": row.best_peer, "best_peer_us": rounded(row.best_peer_us),
         "ratio": rounded(row.ratio), "limit_share": rounded(row.limit_share),
+        "bare": row.bare, "bare_us": rounded(row.bare_us), "bare_share": rounded(row.bare_share),
     }
 
 
@@ -98,7 +99,7 @@ def time_text(us):
 
 
 COLUMNS = ("collective", "ranks", "bytes", "dtype", "buffer", "method", "mode", "ouro us", "p99 us", "best peer", "peer us",
-           "ratio", "target", "limit", "target", "verdict")
+           "ratio", "target", "limit", "target", "bare", "verdict")
 
 
 def table(rows):
@@ -111,9 +112,9 @@ def table(rows):
             name, str(k.ranks), size_text(k.bytes), k.dtype, r.buffer, k.method, r.mode + ("*" if r.marks else ""),
             time_text(r.ouro_us), time_text(r.p99_us), r.best_peer or "-", time_text(r.best_peer_us), times,
             f"{r.target:g}x" if r.target else "-", f"{r.limit_share:.0%}" if r.limit_share else "-",
-            f"{r.limit_target:.0%}" if r.limit_target else "-", r.verdict))
+            f"{r.limit_target:.0%}" if r.limit_target else "-", f"{r.bare_share:.0%}" if r.bare_share else "-", r.verdict))
     width = [max(len(line[i]) for line in (COLUMNS, *lines)) for i in range(len(COLUMNS))]
-    left = {0, 3, 4, 6, 9, 15}
+    left = {0, 3, 4, 6, 9, 16}
 
     def show(line):
         return "  ".join(t.ljust(w) if i in left else t.rjust(w) for i, (t, w) in enumerate(zip(line, width))).rstrip()

@@ -20,11 +20,11 @@ POSIX = ("-genv", "UCX_TLS", "self,posix,sysv")
 @dataclasses.dataclass(frozen=True)
 class Setting:
     name: str
-    family: str  # ouro, ompi, mpich, gloo: the program compare_<family>
+    family: str  # ouro, ompi, mpich, gloo, bare: the program compare_<family>
     keep: bool
     arguments: tuple = ()
     crowded: bool = True  # whether it may have more ranks than cores
-    algorithm: str = ""  # Gloo: of its all-reduce
+    algorithm: str = ""  # Gloo: of its all-reduce; bare: kind of copy, and -two for two phases
     quick: bool = False
 
 
@@ -48,6 +48,12 @@ SETTINGS = (
     Setting("gloo-halving-doubling", "gloo", True, algorithm="halving-doubling", quick=True),
     Setting("gloo-bcube", "gloo", True, algorithm="bcube", quick=True),
     Setting("gloo", "gloo", True, quick=True),  # everything but all-reduce
+    # A program with shared memory alone: a limit, not a peer. The fastest of its ways counts.
+    Setting("bare-rep", "bare", True, algorithm="rep", quick=True),
+    Setting("bare-rep-two", "bare", True, algorithm="rep-two", quick=True),
+    Setting("bare-plain", "bare", True, algorithm="plain", quick=True),
+    Setting("bare-stream", "bare", True, algorithm="stream", quick=True),
+    Setting("bare-stream-two", "bare", True, algorithm="stream-two", quick=True),
 )
 
 # ouro of another build directory, to measure the effect of a change.
@@ -64,6 +70,12 @@ LAUNCHERS = {"ompi": "mpirun.openmpi", "mpich": "mpirun.mpich"}
 
 def by_name(name):
     return next((s for s in SETTINGS if s.name == name), None)
+
+
+def is_bare(peer):
+    """Whether a name as in a row is a way of the bare program."""
+    setting = by_name(peer)
+    return setting is not None and setting.family == "bare"
 
 
 def keeps(peer):

@@ -80,6 +80,19 @@ class Rows(unittest.TestCase):
                          [("private", "gloo-bcube"), ("registered", "gloo-bcube"), ("private-4k", "ompi")])
         self.assertEqual((small.ratio, small.target), (3.0, None))
 
+    def test_the_bare_program_is_a_limit_and_no_peer(self):
+        samples = [here.sample("ouro", r, us) for r, us in enumerate((10, 20, 10))]
+        samples += [here.sample("bare-rep", r, us) for r, us in enumerate((8, 10, 5))]
+        samples += [here.sample("bare-plain", r, 50) for r in range(3)] + [here.sample("ompi", r, 30) for r in range(3)]
+        (row,) = here.rows(samples)
+        self.assertEqual((row.best_peer, row.ratio), ("ompi", 3.0))
+        self.assertEqual((row.bare, row.bare_us, row.bare_share), ("bare-rep", 8, 0.5))
+
+    def test_the_bare_program_is_compared_with_the_same_buffers(self):
+        samples = [here.sample(peer, 0, us, buffer=b) for peer, b, us in
+                   (("ouro", "private", 20), ("ouro", "registered", 10), ("bare-rep", "private", 15), ("bare-rep", "registered", 9))]
+        self.assertEqual([r.bare_share for r in here.rows(samples)], [0.75, 0.9])
+
 
 class Verdicts(unittest.TestCase):
     def row(self, ratio, target=1.4, share=None):

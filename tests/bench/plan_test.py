@@ -16,7 +16,8 @@ def plan(*argv, cores=(0, 1)):
 class Plan(unittest.TestCase):
     def test_order_is_reversed_every_other_round(self):
         names = [[s.name for r, _, s, _ in plan("--only", "ranks=2", "--only", "collective=broadcast") if r == k] for k in range(3)]
-        self.assertEqual(names[0], [s.name for s in settings.SETTINGS if not s.algorithm])
+        self.assertEqual(names[0], [s.name for s in settings.SETTINGS
+                                    if not s.algorithm or s.family == "bare" and not s.algorithm.endswith("-two")])
         self.assertEqual(names[1], names[0][::-1])
         self.assertEqual(names[2], names[0])
 
@@ -33,6 +34,14 @@ class Plan(unittest.TestCase):
         self.assertEqual(lines["ompi"], ["all_reduce 8 float32 private A out", "all_reduce 8 float32 private A in"])
         self.assertIn("all_reduce 8 bfloat16 private A in bcube", lines["gloo-bcube"])
         self.assertEqual((len(lines["gloo-bcube"]), len(lines["gloo"])), (4, 0))
+
+    def test_the_bare_program_runs_each_way_where_it_exists(self):
+        keys = points.keys(2, ["all_reduce", "all_gather"], [1 << 10, 1 << 20], ["float32", "bfloat16"], ["A"])
+        lines = {s.name: [t.line for t in points.tasks(s, keys, points.BUFFERS)] for s in settings.SETTINGS if s.family == "bare"}
+        self.assertEqual({name: len(of) for name, of in lines.items()},
+                         {"bare-rep": 12, "bare-rep-two": 8, "bare-plain": 12, "bare-stream": 6, "bare-stream-two": 4})
+        self.assertIn("all_gather 1048576 float32 registered A out stream", lines["bare-stream"])
+        self.assertFalse([line for of in lines.values() for line in of if "bfloat16" in line])
 
     def test_gloo_and_bfloat16_take_part_in_method_a_only(self):
         tasks = [(s.family, t.key) for _, _, s, some in plan() for t in some]

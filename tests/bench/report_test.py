@@ -9,7 +9,7 @@ import here
 from comparison import plot, report
 
 KEYS = {"collective", "ranks", "bytes", "dtype", "buffer", "method", "mode", "in_place", "ouro_us", "p99_us", "best_peer",
-        "best_peer_us", "ratio", "limit_share"}
+        "best_peer_us", "ratio", "limit_share", "bare", "bare_us", "bare_share"}
 FACTS = {"machine": {"processor": "a <b>", "cores": 2, "kernel": "6"}, "rounds": 2, "commit": "abc"}
 
 
