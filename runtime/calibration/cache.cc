@@ -100,11 +100,9 @@ std::string calibration_key(const std::string& topology) {
   utsname system{};
   (void)::uname(&system);
   // Includes the version of the set of figures, so that files without the newer figures are ignored.
-  return fmt::format("processor{}; kernel {} {}; {}; figures 4", processor, system.release, system.machine,
+  return fmt::format("processor{}; kernel {} {}; {}; figures 5", processor, system.release, system.machine,
                      topology);
 }
-
-bool is_native(const std::string& key) { return key.starts_with("processor AuthenticAMD 26 "); }
 
 std::string calibration_cache_directory() {
   const char* cache = ::secure_getenv("XDG_CACHE_HOME");

@@ -10,9 +10,6 @@ namespace ouro::rt {
 /// Identifies the machine that figures belong to: processor, stepping, microcode, kernel, and `topology`, a
 /// text of the caller's choice.
 std::string calibration_key(const std::string& topology);
-/// Whether that key is of a processor like the one that the built-in table of algorithms was measured on: AMD
-/// Zen 5.
-bool is_native(const std::string& key);
 
 /// $XDG_CACHE_HOME/ouro, else $HOME/.cache/ouro; "": neither is set, and nothing is stored.
 std::string calibration_cache_directory();

@@ -41,7 +41,12 @@ Patience patience_by(const Calibration& c, bool own_cores) {
 
 std::optional<std::size_t> cached_bytes(const Calibration& c, std::size_t caches) {
   if (c.cache_kib == 0) return std::nullopt;
-  return (std::size_t{c.cache_kib} << 10) / 4 * 3 * std::max<std::size_t>(caches, 1);
+  return (std::size_t{c.cache_kib} << 10) * std::max<std::size_t>(caches, 1);
+}
+
+bool shares_caches(const Calibration& c) {
+  constexpr std::uint32_t kWithinOneCache = 120;  // nanoseconds; between caches it takes 160 and more
+  return !c.known() || c.pair[0].distance != Distance::cache || c.pair[0].handoff < kWithinOneCache;
 }
 
 }  // namespace ouro::rt

@@ -19,8 +19,11 @@ kernels::CopyKinds copy_kinds_by(const Calibration&);
 /// switch, if that is shorter. The built-in values are kept if figures are missing.
 Patience patience_by(const Calibration&, bool own_cores);
 
-/// The number of bytes that ranks may touch and that still fit into the outermost caches: 3/4 of the size of
-/// `caches` of these. nullopt: their size is not known.
+/// The size in bytes of `caches` outermost caches. nullopt: it is not known.
 std::optional<std::size_t> cached_bytes(const Calibration&, std::size_t caches);
+
+/// Whether two cores that the system says share an outermost cache hand a line over as quickly as such cores
+/// do. A hypervisor may report one cache for cores that have one each.
+bool shares_caches(const Calibration&);
 
 }  // namespace ouro::rt

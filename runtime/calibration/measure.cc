@@ -77,7 +77,8 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
   struct Size {
     Least write[kCopyKinds], read[kCopyKinds], pull, pull_huge;
   } sizes[kCopySizes.size()];
-  Least large_write, large_read, together_write, together_read, pull_together;
+  Least large_write, large_read, together_write, together_read, pull_together, stores_after_read,
+      stores_alone;
   const auto known = [&] {
     PairCosts p = out;
     for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
@@ -89,6 +90,7 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
     p.large = {large_write.known(), large_read.known()};
     p.together = {together_write.known(), together_read.known()};
     p.pull_together = pull_together.known();
+    p.stores = {stores_after_read.known(), stores_alone.known()};
     return p;
   };
   for (int turn = 0; turn < kEnough; ++turn)
@@ -104,6 +106,8 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
       if (const auto took = probe.together(kind))
         together_write.add(took->write), together_read.add(took->read);
       if (const auto took = probe.pull_together()) pull_together.add(*took);
+      if (const auto took = probe.stores())
+        stores_after_read.add(took->after_read), stores_alone.add(took->alone);
       if (turn >= 2 * kFewest || now() >= end) continue;
       if (const auto took = probe.large(kind)) large_write.add(took->write), large_read.add(took->read);
     }
@@ -158,6 +162,9 @@ Calibration revised(const Calibration& record, const PairCosts& now) {
     if (kCopySizes[s] == kLargePiece) renew(&p.pull_together, now.pull_together, &was.pull[s], &p.pull[s]);
     renew(&p.pull_huge[s], now.pull_huge[s], smaller ? &was.pull_huge[t] : nullptr, &p.pull_huge[t]);
   }
+  // A store to a line that the other core has read waits for that core, as a hand-off does.
+  renew(&p.stores.after_read, now.stores.after_read, &was.handoff, &p.handoff);
+  if (now.stores.alone) p.stores.alone = now.stores.alone;
   return out;
 }
 

@@ -20,6 +20,8 @@ class Probe {
   /// mean of the two times.
   virtual std::optional<CopyCost> together(kernels::CopyKind) = 0;
   virtual std::optional<std::uint32_t> pull_together() = 0;
+  /// Ordinary stores to kLargePiece, both cores at once: the means of their times.
+  virtual std::optional<StoreCost> stores() = 0;
   /// kLargeBytes from the private memory of one core into that of the other, piece by piece through a shared
   /// block, each core for the other and both at once: the means of the total write and read times.
   virtual std::optional<CopyCost> large(kernels::CopyKind) = 0;

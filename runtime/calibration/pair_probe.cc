@@ -63,6 +63,13 @@ class Block {
   std::size_t bytes_;
 };
 
+/// Stores of 16 bytes, as compilers make them for loops over elements.
+void store_to(std::byte* to, std::size_t bytes, std::uint32_t turn) {
+  using Four [[gnu::vector_size(16), gnu::may_alias]] = std::uint32_t;
+  const Four value = {turn, turn, turn, turn};
+  for (std::size_t i = 0; i < bytes; i += sizeof value) *reinterpret_cast<volatile Four*>(to + i) = value;
+}
+
 bool go_to(int cpu) {
   if (cpu < 0 || cpu >= CPU_SETSIZE) return cpu < 0;
   cpu_set_t set;
@@ -98,7 +105,7 @@ struct alignas(128) Word {
   std::atomic<std::uint32_t> value{0};
 };
 
-enum class Task : std::uint8_t { handoff, fill, write, read, pull, come, leave, sleep, stop };
+enum class Task : std::uint8_t { handoff, fill, write, read, pull, store, come, leave, sleep, stop };
 
 class PairProbe final : public Probe {
  public:
@@ -183,6 +190,25 @@ class PairProbe final : public Probe {
   std::optional<CopyCost> together(CopyKind kind) override {
     (void)exchange(kind);  // fetches the blocks into the caches
     return exchange(kind);
+  }
+
+  std::optional<StoreCost> stores() override {
+    if (!need_blocks()) return std::nullopt;
+    const Blocks& b = *blocks_;
+    const auto store = [&] {
+      return both(Task::store, [&] {
+        store_to(b.source.data(), kLargePiece, serial_);
+        return true;
+      });
+    };
+    from_ = b.source.data(), bytes_ = kLargePiece;
+    if (!store()) return std::nullopt;  // what is read next was written last by its owner
+    const auto read = both(Task::read, [&] {
+      std::memcpy(b.back_taken.data(), b.back_source.data(), kLargePiece);
+      return true;
+    });
+    const auto after_read = store(), alone = store();
+    return read && after_read && alone ? std::optional(StoreCost{*after_read, *alone}) : std::nullopt;
   }
 
   std::optional<std::uint32_t> pull_together() override {
@@ -282,6 +308,8 @@ class PairProbe final : public Probe {
       std::memcpy(taken, from_, bytes_);
     else if (task == Task::write)
       kernels::copy_as(kind_, b.back_shared.data(), b.back_source.data() + taken_at_, bytes_);
+    else if (task == Task::store)
+      store_to(b.back_source.data(), kLargePiece, turn_of_peer_++);
     else if (task == Task::fill)
       std::memset(b.back_source.data(), 1, kLargePiece);
     else
@@ -302,7 +330,8 @@ class PairProbe final : public Probe {
   std::byte* from_ = nullptr;
   std::size_t bytes_ = 0, taken_at_ = 0;
   CopyKind kind_{};
-  std::uint32_t took_ = 0;  // written by the peer before an answer
+  std::uint32_t took_ = 0;          // written by the peer before an answer
+  std::uint32_t turn_of_peer_ = 0;  // used by the peer only
   Thread peer_;
 };
 

@@ -105,6 +105,8 @@ const char* read_pair(const Json& from, PairCosts* pair) {
     return "together is not [write, read] in nanoseconds";
   if (!read_figure(from, "pull_together", &pair->pull_together))
     return "pull_together is not a number of nanoseconds";
+  if (!read_two(from, "stores", &pair->stores.after_read, &pair->stores.alone))
+    return "stores is not [after_read, alone] in nanoseconds";
   const auto copies = from.find("copies");
   if (copies == from.end()) return nullptr;
   if (!copies->is_array()) return "copies is not a list";
@@ -126,7 +128,7 @@ bool Calibration::complete() const {
 }
 
 std::uint64_t Calibration::digest() const {
-  const std::uint32_t rest[] = {context_switch, wake, pause, cache_kib, caches, native};
+  const std::uint32_t rest[] = {context_switch, wake, pause, cache_kib, caches};
   std::uint64_t h = XXH3_64bits(rest, sizeof rest);
   if (!known()) return 0;
   for (std::uint32_t i = 0; i < pairs; ++i) {
@@ -141,7 +143,6 @@ std::uint64_t Calibration::digest() const {
 
 Calibration without_absurd(const Calibration& measured) {
   Calibration out{};
-  out.native = measured.native == 1 ? 1 : 0;
   if (sane_switch(measured.context_switch)) out.context_switch = measured.context_switch;
   if (sane_wake(measured.wake)) out.wake = measured.wake;
   if (sane_pause(measured.pause)) out.pause = measured.pause;
@@ -155,6 +156,8 @@ Calibration without_absurd(const Calibration& measured) {
     if (!sane_time(p.together.write, kLargePiece) || !sane_time(p.together.read, kLargePiece))
       p.together = {};
     if (!sane_time(p.pull_together, kLargePiece)) p.pull_together = 0;
+    if (!sane_time(p.stores.after_read, kLargePiece) || !sane_time(p.stores.alone, kLargePiece))
+      p.stores = {};
     for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
       for (CopyCost& c : p.copies[s])
         if (!sane_time(c.write, kCopySizes[s]) || !sane_time(c.read, kCopySizes[s])) c = {};
@@ -184,11 +187,11 @@ std::string to_json(const Calibration& c, const std::string& key) {
     if (p.large.known()) pair["large"] = {p.large.write, p.large.read};
     if (p.together.known()) pair["together"] = {p.together.write, p.together.read};
     if (p.pull_together) pair["pull_together"] = p.pull_together;
+    if (p.stores.known()) pair["stores"] = {p.stores.after_read, p.stores.alone};
     json["pairs"].push_back(std::move(pair));
   }
   for (const Field& f : kFields)
     if (c.*f.figure) json[f.name] = c.*f.figure;
-  if (c.native) json["native"] = true;
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -210,10 +213,6 @@ Result<Calibration> parse_calibration(const std::string& text, std::string* key)
   for (const Field& f : kFields)
     if (!read_figure(json, f.name, &(c.*f.figure)))
       return invalid(fmt::format("{} is not a number of {}", f.name, f.unit));
-  if (const auto native = json.find("native"); native != json.end()) {
-    if (!native->is_boolean()) return invalid("native is not true or false");
-    c.native = native->get<bool>() ? 1 : 0;
-  }
   return without_absurd(c);
 }
 

@@ -21,6 +21,14 @@ struct CopyCost {
   friend bool operator==(const CopyCost&, const CopyCost&) = default;
 };
 
+/// Ordinary stores to a piece of private memory, each core to its own and both at once: nanoseconds if the
+/// other core has just read the piece, and if nobody else has. 0: not known.
+struct StoreCost {
+  std::uint32_t after_read, alone;
+  bool known() const { return after_read != 0 && alone != 0; }
+  friend bool operator==(const StoreCost&, const StoreCost&) = default;
+};
+
 /// The innermost unit that two cores share, as the system reports it; under a hypervisor this may be wrong.
 enum class Distance : std::uint32_t { cache, node, machine };  ///< outermost cache, NUMA node, neither
 inline constexpr int kDistances = 3;
@@ -44,6 +52,7 @@ struct PairCosts {
   std::uint32_t pull_huge[kernels::kCopySizes.size()];  ///< the same on huge pages, if available
   std::uint32_t
       pull_together;  ///< kLargePiece on small pages, each core out of the other's memory, both at once
+  StoreCost stores;   ///< of kLargePiece: what an application pays for memory that peers read in place
   friend bool operator==(const PairCosts&, const PairCosts&) = default;
 };
 
@@ -58,8 +67,6 @@ struct Calibration {
   std::uint32_t pause;      ///< time of one relax(), in nanoseconds
   std::uint32_t cache_kib;  ///< size of one outermost cache, as the system reports it
   std::uint32_t caches;     ///< number of those caches
-  std::uint32_t
-      native;  ///< 1: the processor is like the one that the built-in table of algorithms was measured on
   bool known() const { return pairs != 0; }
   /// Whether every pair has every copy. Other figures may be missing: some systems forbid pulls, or do not
   /// report caches.
@@ -78,9 +85,9 @@ Calibration without_absurd(const Calibration&);
 
 /// {"ouro_calibration": 1, "key", "pairs": [{"distance", "cpus": [a, b], "handoff_ns", "copies":
 /// [{"bytes", "plain": [write, read], "rep", "stream", "prefetch", "pull", "pull_huge"}], "large": [write,
-/// read], "together": [write, read], "pull_together"}], "context_switch_ns", "wake_ns", "pause_ns",
-/// "cache_kib", "caches", "native"}, times in nanoseconds; unknown figures are omitted. `key` identifies
-/// the machine and system.
+/// read], "together": [write, read], "pull_together", "stores": [after_read, alone]}], "context_switch_ns",
+/// "wake_ns", "pause_ns", "cache_kib", "caches"}, times in nanoseconds; unknown figures are
+/// omitted. `key` identifies the machine and system.
 std::string to_json(const Calibration&, const std::string& key);
 /// Error: invalid, with the position, if the text is not such a record. `*key`, if given, is set.
 Result<Calibration> parse_calibration(const std::string& text, std::string* key = nullptr);

@@ -59,12 +59,14 @@ bool CoreShare::enough_for(const std::vector<int>& ranks) const {
 
 std::size_t CoreShare::caches_of(const std::vector<int>& ranks, const Calibration& record) const {
   std::set<int> bound;
-  std::size_t anywhere = 0;
+  std::size_t anywhere = 0, here = 0;
   for (const int r : ranks) {
     if (members_.peer(r).node != members_.self().node) continue;
+    ++here;
     const int cache = members_.page(r).cache;
     cache > 0 ? void(bound.insert(cache)) : void(++anywhere);
   }
+  if (!shares_caches(record)) return std::max<std::size_t>(1, here);
   const std::size_t others = record.caches > bound.size() ? record.caches - bound.size() : 0;
   return std::max<std::size_t>(1, bound.size() + std::min(anywhere, others));
 }

@@ -36,7 +36,8 @@ class CoreShare {
   /// Whether that is true of every host that one of these ranks is on: all ranks get the same answer.
   bool enough_for(const std::vector<int>& ranks) const;
   /// Number of outermost caches of this host that these of its ranks reach: those that ranks are bound to,
-  /// and one more for each rank that is not bound, as far as the record has more. At least one.
+  /// and one more for each rank that is not bound, as far as the record has more. One for each rank if the
+  /// record shows that cores do not share caches, whatever the system says. At least one.
   std::size_t caches_of(const std::vector<int>& ranks, const Calibration& record) const;
 
  private:

@@ -167,7 +167,6 @@ HostCalibration find() {
     h.origin = why;
     return h;
   }
-  h.record.native = is_native(h.key) ? 1 : 0;
   add_caches(&h.record);
   h.origin = record ? "measured: what was kept does not hold any more" : "measured";
   if (const Status s = cache.store(h.record); !s.ok()) OURO_WARN("calibration: {}", s.failure()->text);

@@ -23,20 +23,21 @@ namespace {
 
 std::atomic<std::uint64_t> g_tables{0};
 
-/// Bytes touched by all ranks from which writing to the outermost caches does not pay. If the rules do not
-/// give a measured value, it is computed from the caches that the ranks of this host reach, and scaled by the
-/// number of ranks, as ranks of other hosts use other caches.
-std::size_t stream_bytes(const Context& context, const Calibration& record,
-                         const std::vector<int>& world_ranks) {
+/// When outputs are written past the caches. If the rules do not give a measured value, the limits follow
+/// from the caches that the ranks of this host reach, and are scaled by the number of ranks, as ranks of
+/// other hosts use other caches.
+StreamLimits stream_limits(const Context& context, const Calibration& record,
+                           const std::vector<int>& world_ranks) {
   constexpr std::size_t kUnknownCache = 32 << 20;
-  if (const std::size_t measured = context.spec().rules.stream_bytes; measured > 0) return measured;
+  if (const std::size_t measured = context.spec().rules.stream_bytes; measured > 0)
+    return StreamLimits::uniform(measured);
   const JobMembers& all = context.members();
   const auto here = static_cast<std::size_t>(std::count_if(
       world_ranks.begin(), world_ranks.end(), [&](int r) { return all.peer(r).node == all.self().node; }));
   const std::size_t cache = machine().l3_bytes;
   const std::size_t bytes = cached_bytes(record, context.cores().caches_of(world_ranks, record))
-                                .value_or((cache > 0 ? cache : kUnknownCache) / 4 * 3);
-  return here > 0 ? bytes * world_ranks.size() / here : bytes;
+                                .value_or(cache > 0 ? cache : kUnknownCache);
+  return StreamLimits::of_caches(here > 0 ? bytes * world_ranks.size() / here : bytes);
 }
 
 }  // namespace
@@ -69,7 +70,7 @@ std::unique_ptr<Selector> Planner::make_selector(const Context& context, const C
     record == context.calibration() ? put(context.cost_rows().of(record, size, slot))
                                     : put(rows_by_cost(record, size, slot));
   }
-  return std::make_unique<Selector>(rules, size, hosts, enough, stream_bytes(context, record, world_ranks),
+  return std::make_unique<Selector>(rules, size, hosts, enough, stream_limits(context, record, world_ranks),
                                     std::move(job_algorithm));
 }
 

@@ -60,8 +60,14 @@ class Curve {
 
 struct Prices {
   double handoff, ask;
+  double rewrite;  ///< nanoseconds per byte that the application's next stores lose if a peer has read it
   Curve write, read, pull, local;
 };
+
+double lost_by_stores(const StoreCost& c) {
+  if (!c.known() || c.after_read <= c.alone) return 0;
+  return double(c.after_read - c.alone) / double(kLargePiece);
+}
 
 /// How much longer a copy takes while the other core copies, too.
 double crowded(std::uint32_t together, std::uint32_t alone) {
@@ -86,6 +92,7 @@ Prices prices_of(const Calibration& c, const CostQuery& q, bool alone) {
   const auto pull = [&](std::size_t s) { return double(q.huge_pages ? far.pull_huge[s] : far.pull[s]); };
   Prices p{.handoff = double(far.handoff),
            .ask = q.forced ? 0 : 2 * pull(0),
+           .rewrite = q.in_place && traits_of(q.collective).reduces_all() ? 0 : lost_by_stores(far.stores),
            .write = Curve([&](std::size_t s) { return double(cost(s).write); }),
            .read = Curve([&](std::size_t s) { return double(cost(s).read); }),
            .pull = Curve(pull),
@@ -120,6 +127,7 @@ class Charge {
 
  private:
   [[gnu::noinline]] void pay(const Step&);
+  double pulled(bool reduces) const;
   /// Cache lines of other ranks are requested one after the other, but their transfers overlap.
   double wait(double others) const { return p_.handoff * (1 + (others - 1) / 2); }
   const Facts& flow_;
@@ -128,24 +136,39 @@ class Charge {
   const double chunk_;
 };
 
+/// A chunk out of another process; for a reduction by tiles, which are then read.
+double Charge::pulled(bool reduces) const {
+  if (!reduces) return p_.pull.with_start(chunk_);
+  const double tiles = std::ceil(chunk_ / kPullTile);
+  return tiles * p_.pull.with_start(std::min(chunk_, double(kPullTile))) + p_.local(chunk_);
+}
+
 void Charge::pay(const Step& s) {
   const double sources = s.from == flow::kEveryone ? n_ - 1 : 1;
   if (s.verb & flow::kBarrier) ns += wait(n_ - 1);
   if (s.verb & flow::kPost) {
     if (flow_.pulls && !(s.verb & flow::kResult)) ns += p_.ask;
-    if (!flow_.by_reference || (s.verb & flow::kResult)) ns += p_.write(chunk_ * s.span);
+    if (!flow_.by_reference || (s.verb & flow::kResult))
+      ns += p_.write(chunk_ * s.span);
+    else
+      ns += wait(n_ - 1);  // until all have said where their buffers are
     return;
   }
   if (s.verb & flow::kPosted) {
-    ns += wait(sources) + sources * (flow_.pulls ? p_.pull.with_start(chunk_) : p_.read(chunk_));
+    if (!flow_.by_reference) ns += wait(sources);
+    ns += sources * (flow_.pulls ? pulled(s.from == flow::kEveryone) : p_.read(chunk_));
+    if (flow_.by_reference && !(s.verb & flow::kResult)) ns += sources * p_.rewrite * chunk_;
     if (s.from == flow::kEveryone) ns += p_.local(chunk_);
   } else if (s.verb & flow::kInput) {
     ns += p_.local(chunk_);
   }
-  if (s.verb & flow::kMulticast) ns += (n_ - 1) * p_.write(chunk_);
+  // The application then reads the others' stores out of their caches, not its own.
+  if (s.verb & flow::kMulticast)
+    ns += (n_ - 1) * (p_.write(chunk_) + std::max(0.0, p_.read(chunk_) - p_.local(chunk_)));
 }
 
-double walk(const Facts& flow, const Prices& p, int ranks, int rounds, double chunk) {
+/// ahead: a root may post for its next call while readers take what it has posted.
+double walk(const Facts& flow, const Prices& p, int ranks, int rounds, double chunk, bool ahead) {
   double most = 0, least = 0;
   for (int r = 0; r < std::min(ranks, 2);
        ++r) {  // a root and one other rank; in collectives without a root, all are alike
@@ -155,7 +178,7 @@ double walk(const Facts& flow, const Prices& p, int ranks, int rounds, double ch
     least = r == 0 ? charge.ns : std::min(least, charge.ns);
   }
   // In a rooted flow, one side (the root or its readers) is one post behind the other.
-  if (!flow.rooted) return most;
+  if (!flow.rooted || ahead) return most;
   return most + (flow.by_reference ? least : std::min(least, p.write(chunk)));
 }
 
@@ -199,7 +222,7 @@ std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
   const bool blocks = traits_of(q.collective).blocks();
   const double longest = static_cast<double>(q.bytes) / (blocks ? 1 : flow->chunks(Place{0, q.ranks, 0, 1}));
   if (flow->by_reference)
-    return kCallNs + (flow->pulls ? 0 : kReferenceNs) + walk(*flow, p, q.ranks, 1, longest);
+    return kCallNs + (flow->pulls ? 0 : kReferenceNs) + walk(*flow, p, q.ranks, 1, longest, false);
   const double touched = static_cast<double>(q.bytes) * (blocks ? q.ranks + 1 : 2);
   const double writes = slowed(c.farthest().large.write, p.write(kLargePiece), touched),
                reads = slowed(c.farthest().large.read, p.read(kLargePiece), touched);
@@ -208,8 +231,10 @@ std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
   const auto capacity = static_cast<double>(std::max(kLine, q.staging_slot / pieces / kLine * kLine));
   const double rounds = std::max(1.0, std::ceil(longest / capacity)), chunk = longest / rounds;
   constexpr int kFew = 4, kMore = 8;
-  if (rounds <= kMore) return kCallNs + walk(*flow, p, q.ranks, static_cast<int>(rounds), chunk);
-  const double few = walk(*flow, p, q.ranks, kFew, chunk), more = walk(*flow, p, q.ranks, kMore, chunk);
+  if (rounds <= kMore)
+    return kCallNs + walk(*flow, p, q.ranks, static_cast<int>(rounds), chunk, rounds <= StagingView::kSlots);
+  const double few = walk(*flow, p, q.ranks, kFew, chunk, false),
+               more = walk(*flow, p, q.ranks, kMore, chunk, false);
   return kCallNs + more + (more - few) / (kMore - kFew) * (rounds - kMore);
 }
 
@@ -219,22 +244,28 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
   constexpr Collective kChosen[] = {Collective::all_reduce, Collective::reduce_scatter,
                                     Collective::all_gather, Collective::broadcast, Collective::all_to_all};
   std::vector<Rule> rows;
-  if (!c.known() || c.native || ranks < 2 || ranks > kMostRanks) return rows;
+  if (!c.known() || ranks < 2 || ranks > kMostRanks) return rows;
   const Rules table = built_in_rules();
   for (const Collective collective : kChosen)
     for (const Buffers buffers : {Buffers::registered, Buffers::private_}) {
       std::vector<Rule> found;
       std::size_t differs = 0;  // number of rows up to the last that differs from the table
       for (std::size_t bytes = kFrom; bytes <= kTo; bytes *= 2) {
-        const auto cost = [&](Algorithm a) {
-          return predicted_ns(c, {collective, a, ranks, bytes, staging_slot, true});
+        const auto cost = [&](Algorithm a, bool in_place = false) {
+          return predicted_ns(c, {.collective = collective,
+                                  .algorithm = a,
+                                  .ranks = ranks,
+                                  .bytes = bytes,
+                                  .staging_slot = staging_slot,
+                                  .in_place = in_place});
         };
-        const auto better = [&](Algorithm than, std::initializer_list<Algorithm> others) {
-          const auto known = cost(than);
+        const auto better = [&](Algorithm than, std::initializer_list<Algorithm> others,
+                                bool in_place = false) {
+          const auto known = cost(than, in_place);
           Algorithm best = than;
           double least = known.value_or(0) * kSaves;
           for (const Algorithm a : others)
-            if (const auto ns = cost(a); ns && *ns < least) least = *ns, best = a;
+            if (const auto ns = cost(a, in_place); ns && *ns < least) least = *ns, best = a;
           return best;
         };
         const Algorithm staged_before = table_choice(table, collective, buffers, ranks, bytes, true),
@@ -243,6 +274,9 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
                         by_reference = buffers == Buffers::registered ? Algorithm::zerocopy : Algorithm::pull,
                         best = before == by_reference ? better(before, {staged})
                                                       : better(staged, {by_reference});
+        // Where zero copy pays off in place alone, ranks whose call is not in place decline it.
+        const bool in_place_only = collective == Collective::all_reduce && before == Algorithm::zerocopy &&
+                                   best != before && better(before, {staged}, true) == before;
         const auto put = [&](Algorithm a) {
           Rule row{collective, buffers, Cores::enough, ranks, ranks, bytes, a, "", Hosts::one};
           if (const auto ns = cost(a), was = cost(before); ns && was && a != before)
@@ -252,6 +286,10 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
             row.reason = "the built-in table's, by the host's calibration, too";
           found.push_back(std::move(row));
         };
+        if (in_place_only) {
+          put(before);
+          found.back().in_place = true;
+        }
         put(best);
         if (best == Algorithm::pull) put(staged);  // for calls whose buffers cannot be pulled
         if (best != before) differs = found.size();

@@ -22,7 +22,12 @@ struct CostQuery {
   std::size_t staging_slot = 128 << 10;  ///< bytes
   bool huge_pages = true;                ///< private buffers are on huge pages
   bool forced = false;                   ///< pull is used without asking whether they are
+  bool in_place = false;                 ///< input and output are the same memory, on all ranks
 };
+
+/// Reductions of pulled data copy so many bytes at a time out of the other process, so that they stay in the
+/// cache.
+inline constexpr std::size_t kPullTile = 128 << 10;
 
 /// Nanoseconds that a call takes in addition to moving its data: some 750 instructions.
 inline constexpr double kCallNs = 100;
@@ -40,13 +45,16 @@ inline constexpr double kReferenceNs = 100;
 /// through staging buffers take longer if a rank touches more than 512 KiB, by a factor that grows up to 8
 /// MiB, where it is the record's factor for pieces of kLargeBytes. Copies of 64 KiB and more take longer by
 /// the record's factor for two cores that copy at once, unless only one rank copies, out of the other's
-/// buffer. A call itself takes kCallNs, and kReferenceNs more with registered buffers. The model does not
-/// include compute time of reductions, and memory beyond the size of all caches together.
+/// buffer. What peers read in place costs its owner more time when the application next writes there: the
+/// record's difference of the two kinds of stores. An all_reduce in place does not pay it, since the peers
+/// then write those bytes. What peers store into an output costs its owner a read from their caches. A call
+/// itself takes kCallNs, and kReferenceNs more with registered buffers. The model does not include compute
+/// time of reductions, and memory beyond the size of all caches together.
 std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 
 /// Rows to put before the built-in table for a group of `ranks` on one host, each on a core of its own: those
-/// where the model predicts that another algorithm saves a fifth of the time of the table's choice. None if
-/// the table was measured on such a processor, for more than 64 ranks, or if figures are missing. A pure
+/// where the model predicts that another algorithm saves a fifth of the time of the table's choice. None for more than 64 ranks, or if
+/// figures are missing. Rows for an all_reduce of registered buffers may be for calls in place only. A pure
 /// function of its arguments: ranks that have the same record have the same table.
 std::vector<Rule> rows_by_cost(const Calibration&, int ranks, std::size_t staging_slot);
 

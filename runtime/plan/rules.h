@@ -41,6 +41,8 @@ struct Rule {
   std::string reason = {};
   Hosts hosts = Hosts::any;  ///< rows for several hosts name flows over links; all other rows name flows over
                              ///< staging buffers, which serve one host only
+  /// Only for calls whose input and output are the same memory on all ranks. Used with flows by reference.
+  bool in_place = false;
 };
 
 struct Rules {

@@ -108,18 +108,18 @@ bool Selector::forces(const Operation& o) const {
          (on_device(o) || !flow::switched(*job_algorithm_));
 }
 
-Selector::Selector(const Rules& rules, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
+Selector::Selector(const Rules& rules, int size, int hosts, bool enough_cores, StreamLimits stream_limits,
                    std::string job_algorithm)
     : size_(size),
       hosts_(hosts),
-      stream_bytes_(stream_bytes),
+      stream_limits_(stream_limits),
       job_algorithm_(flow::parse_algorithm(job_algorithm)) {
   for (const Rule& r : rules.rows) {
     if (size < r.min_ranks || size > r.max_ranks) continue;
     if (r.hosts != Hosts::any && (r.hosts == Hosts::several) != (hosts > 1)) continue;
     if (r.cores != Cores::any && (r.cores == Cores::enough) != enough_cores) continue;
     Rows& rows = rows_[static_cast<std::size_t>(r.collective)];
-    const Row row{r.max_bytes, r.algorithm, r.reason};
+    const Row row{r.max_bytes, r.algorithm, r.reason, r.in_place};
     if (r.buffers != Buffers::registered && r.algorithm != Algorithm::zerocopy) {
       rows.others.push_back(row);
       if (r.algorithm != Algorithm::pull) rows.staged.push_back(row);
@@ -173,27 +173,38 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
       const Row* other = find(rows.others, o, bytes, canonical, false);
       choice->try_pull = other && other->algorithm == Algorithm::pull;
       choice->try_zero_copy = registered && registered->algorithm == Algorithm::zerocopy;
+      choice->declines_zero_copy = choice->try_zero_copy && registered->in_place && !aliased;
     }
   }
   choice->staging = ability(o.collective, choice->algorithm).staging;
   // If this rank has read its output buffer as input, its lines are in the cache when they are written.
   const bool reads = o.reads(rank);
   const std::size_t touched = aliased || !reads ? o.out.bytes() : o.in.bytes() + o.out.bytes();
-  choice->streams = !(aliased && reads) && touched * static_cast<std::size_t>(size_) >= stream_bytes_;
+  const auto streams = [&](std::size_t from) {
+    return !(aliased && reads) && touched * static_cast<std::size_t>(size_) >= from;
+  };
+  const StreamLimits& limits = stream_limits_;
+  const bool rooted = o.traits().rooted();
+  const std::size_t by_reference = rooted ? limits.rooted : limits.by_reference;
+  const std::size_t limit = ability(o.collective, choice->algorithm).by_reference ? by_reference
+                            : rooted                                              ? limits.rooted
+                                                                                  : limits.staged;
+  choice->streams = streams(limit);
+  choice->streams_by_reference = streams(by_reference);
   if (why) {
     *why = fmt::format("{} over {}: {} ranks on {}, {} bytes; {}", flow::name(choice->algorithm),
                        hosts_ > 1 ? "shared-memory and network" : "shared-memory", size_,
                        hosts_ > 1 ? fmt::format("{} hosts", hosts_) : "one host", bytes, reason);
     if (choice->try_zero_copy)
-      *why += fmt::format("; zerocopy where all buffers are registered{}",
+      *why += fmt::format("; zerocopy where all buffers are registered{}{}",
+                          registered && registered->in_place ? " and input and output the same memory" : "",
                           registered && !registered->reason.empty() ? ": " + registered->reason : "");
     if (choice->try_pull)
       *why += "; pull where all buffers lie on huge pages and ranks may read each other's memory";
     if (job_algorithm_ && !choice->forced)
       *why += fmt::format("; OURO_ALGO={} does not concern {}", flow::name(*job_algorithm_),
                           o.algorithm.empty() ? name(o.collective) : "calls with algorithm 'auto'");
-    if (choice->streams)
-      *why += fmt::format("; non-temporal stores, as {} bytes or more are touched", stream_bytes_);
+    if (choice->streams) *why += fmt::format("; non-temporal stores, as {} bytes or more are touched", limit);
   }
   return {};
 }

@@ -12,6 +12,19 @@
 
 namespace ouro::rt {
 
+/// Bytes that all ranks together read and write in one call, from which outputs are written past the caches.
+/// What a rank writes past the caches, the application reads from memory: it pays off only when the outputs
+/// would leave the caches anyway and writing them costs others their lines.
+struct StreamLimits {
+  std::size_t staged = 0, by_reference = 0;  ///< of collectives without a root
+  std::size_t rooted = 0;                    ///< of broadcast and its relatives, whose root only reads
+  /// The same for all flows: as measured (OURO_TUNE) or set (OURO_STREAM_BYTES).
+  static constexpr StreamLimits uniform(std::size_t bytes) { return {bytes, bytes, bytes}; }
+  /// For outermost caches of so many bytes in all. The factors were measured where two cores share one cache
+  /// and where they do not (bench/results/measured.md).
+  static constexpr StreamLimits of_caches(std::size_t bytes) { return {4 * bytes, 2 * bytes, bytes}; }
+};
+
 struct Choice {
   flow::Algorithm algorithm{};
   bool staging = false;  ///< its flow runs over staging buffers
@@ -19,7 +32,11 @@ struct Choice {
   bool try_zero_copy = false;
   /// Use pull instead if all buffers are on huge pages and all ranks may read each other's memory.
   bool try_pull = false;
-  bool streams = false;  ///< outputs are written past the caches
+  /// This rank declines zero copy when asked: the row is for calls in place, and this call is not.
+  bool declines_zero_copy = false;
+  /// Outputs are written past the caches: by the selected flow, and by the flows by reference that may
+  /// replace it.
+  bool streams = false, streams_by_reference = false;
   bool forced = false;
   /// The part of the choice that must be equal on all ranks, in the encoding of signatures.
   std::uint8_t code() const {
@@ -36,15 +53,14 @@ std::size_t unit_bytes(const Operation&, int rank, int size);
 /// The rules that apply to a group of `size` ranks on one host, or on several.
 class Selector {
  public:
-  /// `enough_cores`: must be the same on all ranks, on all hosts. `stream_bytes`: see Rules. `job_algorithm`:
-  /// OURO_ALGO, for all collectives that have an algorithm of this name; or "".
-  Selector(const Rules&, int size, int hosts, bool enough_cores, std::size_t stream_bytes,
-           std::string job_algorithm);
+  /// `enough_cores`: must be the same on all ranks, on all hosts. `job_algorithm`: OURO_ALGO, for all
+  /// collectives that have an algorithm of this name; or "".
+  Selector(const Rules&, int size, int hosts, bool enough_cores, StreamLimits, std::string job_algorithm);
 
   /// Errors: invalid, if the caller names an algorithm, or the job names one that this collective has, that
   /// cannot serve the call; the text gives the reason, and the algorithms that can. The choice is the same on
-  /// all ranks that agree on the call, except for `streams`, which each rank chooses for itself. `why`, if
-  /// given, is set unless the collective has a single flow.
+  /// all ranks that agree on the call, except for the two `streams`, which each rank chooses for itself.
+  /// `why`, if given, is set unless the collective has a single flow.
   Status select(const Operation&, int rank, bool canonical, Choice*, std::string* why = nullptr) const;
   /// Whether the job forces the algorithm of a collective: its calls are then executed one by one.
   bool forces(const Operation&) const;
@@ -56,6 +72,7 @@ class Selector {
     std::size_t max_bytes;
     flow::Algorithm algorithm;
     std::string reason;
+    bool in_place;
   };
   struct Rows {
     std::vector<Row> staged, registered,
@@ -73,7 +90,7 @@ class Selector {
                 bool canonical, bool aliased) const;
   std::array<Rows, kCollectives> rows_;
   int size_, hosts_;
-  std::size_t stream_bytes_;
+  StreamLimits stream_limits_;
   std::optional<flow::Algorithm> job_algorithm_;
 };
 

@@ -54,6 +54,10 @@ std::string calibration_text(const rt::HostCalibration& h) {
       text += fmt::format("  {:<9} {:>16} both cores at once, pulls {}\n", human_bytes(rt::kLargePiece),
                           fmt::format("{} + {}", micros(p.together.write), micros(p.together.read)),
                           micros(p.pull_together));
+    if (p.stores.known())
+      text += fmt::format("  {:<9} {:>16} stores after the other core has read, and else\n",
+                          human_bytes(rt::kLargePiece),
+                          fmt::format("{}, {}", micros(p.stores.after_read), micros(p.stores.alone)));
     if (p.large.known())
       text += fmt::format("  {:<9} {:>16} by pieces of {}\n", human_bytes(rt::kLargeBytes),
                           fmt::format("{} + {}", micros(p.large.write), micros(p.large.read)),

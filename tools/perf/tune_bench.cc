@@ -142,7 +142,8 @@ Status TuneBench::enter(std::size_t stream_bytes) {
   const auto may = collect(outer_.world(), &mine);
   if (!may) return may.status();
   pulls_ = std::find(may->begin(), may->end(), 0) == may->end();
-  built_in_.emplace(rt::built_in_rules(), size(), 1, enough_cores(), ~std::size_t{0}, "");
+  built_in_.emplace(rt::built_in_rules(), size(), 1, enough_cores(),
+                    rt::StreamLimits::uniform(~std::size_t{0}), "");
   return {};
 }
 
@@ -239,7 +240,7 @@ Result<std::size_t> TuneBench::calibrate(std::size_t old) {
   print("# -> stream_bytes {}: {}\n", bytes,
         found                       ? "from there on they were ahead"
         : bytes > 0 && bytes == old ? "not ahead up to the largest size; as the file had it"
-        : bytes == 0 ? "not ahead up to the largest size; 0 stands for 3/4 of the last-level cache"
+        : bytes == 0 ? "not ahead up to the largest size; 0 stands for the library's own limits"
                      : "not ahead up to the largest size; twice what was measured");
   for (Context* c : {&*never, &*always}) OURO_TRY(c->close());
   return bytes;

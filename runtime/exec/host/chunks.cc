@@ -5,7 +5,7 @@ namespace ouro::rt {
 
 void Chunks::fold(std::byte* out, std::size_t count) const {
   Scratch& s = scratch_;
-  if (!plan.streams) {
+  if (!streams) {
     plan.fold(out, s.sources, s.factors, count);
     return;
   }

@@ -18,11 +18,12 @@ inline void place(void* to, const void* from, std::size_t bytes) {
 class Chunks {
  public:
   Chunks(const InFlight& f, const FlowPlan& flow, Scratch& scratch)
-      : op(f.plan->op), plan(*f.plan->host), cut(flow.cut), scratch_(scratch) {}
+      : op(f.plan->op), plan(*f.plan->host), cut(flow.cut), streams(flow.streams), scratch_(scratch) {}
 
   const Operation& op;
   const ExecutionPlan& plan;
   const Partition& cut;
+  const bool streams;  ///< outputs are written past the caches
   int round = 0;  ///< current round of a flow that is called once per round
 
   Extent in(int chunk) const { return cut.in(chunk, round); }
@@ -52,7 +53,7 @@ class Chunks {
   /// Copies to the output, with non-temporal stores if the plan streams its outputs.
   void deliver(void* to, const void* from, std::size_t bytes) const {
     if (to == from || bytes == 0) return;
-    if (plan.streams)
+    if (streams)
       kernels::copy_stream(to, from, bytes);
     else
       std::memcpy(to, from, bytes);

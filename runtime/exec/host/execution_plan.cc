@@ -87,7 +87,7 @@ bool plan_single_round(const Operation& op, const Members& members, flow::Algori
   if (part.cut.rounds() == 1) holds |= flow::kOneRound;
   if (!op.uneven) holds |= flow::kEven;
   if (op.segments.empty()) holds |= flow::kOneBuffer;
-  if (!plan->streams) holds |= flow::kCached;
+  if (!part.streams) holds |= flow::kCached;
   if (!flow::specialised(flow::Specialisation::single_round, op.collective, algorithm, holds)) return false;
   const HostFlow flow = host_flow(op, algorithm, members);
   const CollectiveTraits traits = traits_of(op.collective);
@@ -116,15 +116,19 @@ std::shared_ptr<const ExecutionPlan> make_execution_plan(const Plan& from, const
   plan->reduction = reduction_of(op, t, members.size());
   if (plan->reduces) plan->fold = kernels::Fold(plan->reduction);
   plan->acc_bytes = plan->reduces ? kernels::accumulator_bytes(t, plan->reduction.op) : plan->elem;
-  plan->streams = choice.streams;
 
-  const auto part = [&](flow::Algorithm a) { return plan_flow(op, a, *plan, members, slots); };
+  const auto part = [&](flow::Algorithm a, bool streams) {
+    FlowPlan made = plan_flow(op, a, *plan, members, slots);
+    made.streams = streams;
+    return made;
+  };
   const bool alone = members.size() == 1;
   const bool zero_copy = choice.algorithm == flow::Algorithm::zerocopy,
              pull = choice.algorithm == flow::Algorithm::pull;
-  if (choice.try_zero_copy || zero_copy) plan->zero_copy = part(flow::Algorithm::zerocopy);
-  if (choice.try_pull || pull) plan->pull = part(flow::Algorithm::pull);
-  if (!zero_copy && !pull) plan->flow = part(choice.algorithm);
+  if (choice.try_zero_copy || zero_copy)
+    plan->zero_copy = part(flow::Algorithm::zerocopy, choice.streams_by_reference);
+  if (choice.try_pull || pull) plan->pull = part(flow::Algorithm::pull, choice.streams_by_reference);
+  if (!zero_copy && !pull) plan->flow = part(choice.algorithm, choice.streams);
   if (alone)
     plan->run = zero_copy ? plan->zero_copy.run : pull ? plan->pull.run : plan->flow.run;
   else if (plan->zero_copy.run || plan->pull.run)

@@ -30,6 +30,7 @@ struct StagingUse {
 struct FlowPlan {
   HostRun run = nullptr;  ///< null: this flow is not a candidate
   bool stages = false;    ///< uses staging buffers or barriers
+  bool streams = false;   ///< outputs are written past the caches
   Partition cut;
   std::size_t accumulators = 0;  ///< bytes
   StagingUse staging;
@@ -50,7 +51,6 @@ struct ExecutionPlan {
   kernels::Fold fold;                   ///< only if the operation reduces
   std::size_t elem = 1, acc_bytes = 1;  ///< bytes of an element, and of one in the accumulation type
   bool reduces = false;
-  bool streams = false;      ///< outputs are written with non-temporal stores
   FlowPlan flow;             ///< the selected one; not a candidate if the caller requires one of the next two
   FlowPlan zero_copy, pull;  ///< used instead of `flow` if the buffers of all ranks allow
   SingleRound once;

@@ -2,6 +2,7 @@
 #include "runtime/exec/host/pull_executor.h"
 
 #include "kernels/flow/list.h"
+#include "runtime/plan/cost.h"
 #include "transport/shm/reach.h"
 
 namespace ouro::rt {
@@ -47,7 +48,7 @@ Status PullExecutor::bring(int from, bool result, std::size_t offset, void* to, 
 }
 
 Status PullExecutor::barrier() {
-  if (chunks.plan.streams) kernels::stream_fence();
+  if (chunks.streams) kernels::stream_fence();
   return h_.rounds.barrier();
 }
 
@@ -60,12 +61,11 @@ Status PullExecutor::fetch(const Step& s) {
 /// Copies the parts of the other ranks, tile by tile, to tiles that stay in the cache, and folds them
 /// from there.
 Status PullExecutor::reduce(const Step& s) {
-  constexpr std::size_t kTileBytes = 128 << 10;
   Scratch& scratch = h_.scratch;
-  const std::size_t elem = chunks.plan.elem, some = kTileBytes / elem;
+  const std::size_t elem = chunks.plan.elem, some = kPullTile / elem;
   const Extent out = chunks.out(s.chunk), in = chunks.in(s.at);
   const bool premul = chunks.plan.reduction.op == OpKind::premulsum;
-  std::byte* const tiles = scratch.need(static_cast<std::size_t>(n_) * kTileBytes);
+  std::byte* const tiles = scratch.need(static_cast<std::size_t>(n_) * kPullTile);
   for (std::size_t done = 0; done < out.count; done += some) {
     const std::size_t count = std::min(some, out.count - done);
     for (int r = 0; r < n_; ++r) {
@@ -77,7 +77,7 @@ Status PullExecutor::reduce(const Step& s) {
         scratch.sources[i] = chunks.in_at(part);
         continue;
       }
-      std::byte* const tile = tiles + i * kTileBytes;
+      std::byte* const tile = tiles + i * kPullTile;
       OURO_TRY(bring(r, false, part.offset * elem, tile, count * elem));
       scratch.sources[i] = tile;
     }

@@ -52,7 +52,7 @@ Status run_flow(HostResources& h, InFlight& f) {
       if (!alone && outcome.ok()) outcome = executor.end_round();
     }
   }
-  if (f.plan->host->streams) kernels::stream_fence();
+  if (part.streams) kernels::stream_fence();
   return outcome;
 }
 

@@ -46,7 +46,7 @@ Status ZeroCopyExecutor::begin(const InFlight&) {
 }
 
 Status ZeroCopyExecutor::barrier() {
-  if (chunks.plan.streams) kernels::stream_fence();
+  if (chunks.streams) kernels::stream_fence();
   return h_.rounds.barrier();
 }
 
@@ -71,12 +71,12 @@ Status ZeroCopyExecutor::multicast(const Step& s) {
   else
     source = s.verb & flow::kInput ? chunks.in_at(chunks.in(s.chunk)) : input_of(s.from, out);
   const std::size_t block =
-      std::max<std::size_t>(1, (plan.streams ? Scratch::kTile : kMulticastBytes) / plan.elem);
+      std::max<std::size_t>(1, (chunks.streams ? Scratch::kTile : kMulticastBytes) / plan.elem);
   for (std::size_t from = 0; from < out.count; from += block) {
     const Extent e{out.offset + from, std::min(block, out.count - from)};
     const std::size_t bytes = e.count * plan.elem;
     if (reduces) {
-      std::byte* const to = plan.streams ? scratch_.tile : chunks.out_at(e);
+      std::byte* const to = chunks.streams ? scratch_.tile : chunks.out_at(e);
       plan.fold(to, scratch_.sources, scratch_.factors, e.count);
       for (const void*& in : scratch_.sources) in = static_cast<const std::byte*>(in) + bytes;
       source = to;
@@ -85,7 +85,7 @@ Status ZeroCopyExecutor::multicast(const Step& s) {
       const auto r = static_cast<std::size_t>(flow::wrap(me_ + d, n_));
       std::byte* const to = scratch_.outputs[r].data + e.offset * plan.elem;
       if (to == source) continue;
-      if (plan.streams)
+      if (chunks.streams)
         kernels::copy_stream(to, source, bytes);
       else
         kernels::copy_shared(to, source, bytes);

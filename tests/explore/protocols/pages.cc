@@ -197,7 +197,7 @@ class Revisions final : public Program {
   static constexpr std::uint64_t kLooks = 5;  // the third record reuses the place of the first
   static rt::Calibration record(std::uint64_t revision, std::uint64_t n) {
     rt::Calibration c{};
-    c.pairs = 1, c.native = static_cast<std::uint32_t>(revision);
+    c.pairs = 1, c.caches = static_cast<std::uint32_t>(revision);
     c.pair[0].handoff = static_cast<std::uint32_t>(100 * revision + n);
     return c;
   }

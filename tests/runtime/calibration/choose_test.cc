@@ -82,9 +82,19 @@ TEST(ChoosePatience, WithoutFiguresWhatIsBuiltInStays) {
   }
 }
 
-TEST(ChooseCached, ThreeQuartersOfTheCachesThatAreReached) {
-  EXPECT_EQ(cached_bytes(invented_record(), 1), std::size_t{24} << 20);
-  EXPECT_EQ(cached_bytes(invented_record(), 8), std::size_t{192} << 20);
+TEST(ChooseCached, TheCachesThatAreReached) {
+  EXPECT_EQ(cached_bytes(invented_record(), 1), std::size_t{32} << 20);
+  EXPECT_EQ(cached_bytes(invented_record(), 8), std::size_t{256} << 20);
+}
+
+TEST(ChooseCached, CoresWithASlowHandOffShareNoCache) {
+  Calibration c = invented_record();
+  EXPECT_TRUE(shares_caches(c));
+  EXPECT_TRUE(shares_caches({})) << "nothing is known";
+  c.pair[0].handoff = 200;
+  EXPECT_FALSE(shares_caches(c));
+  c.pair[0].distance = Distance::node;
+  EXPECT_TRUE(shares_caches(c)) << "the system does not say that these two share one";
 }
 
 }  // namespace

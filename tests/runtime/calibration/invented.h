@@ -20,6 +20,7 @@ inline Calibration invented_record() {
     }
     p.large = {800'000 * (i + 1), 900'000 * (i + 1)};
     p.together = {9'000 * (i + 1), 9'500 * (i + 1)}, p.pull_together = 11'000 * (i + 1);
+    p.stores = {2'000 * (i + 1), 1'000};
   }
   return c;
 }

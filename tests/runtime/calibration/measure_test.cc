@@ -37,6 +37,10 @@ class FakeProbe final : public Probe {
     return ns ? std::optional(CopyCost{*ns, *ns + 7}) : std::nullopt;
   }
   std::optional<std::uint32_t> pull_together() override { return pulls ? answer(9000) : std::nullopt; }
+  std::optional<StoreCost> stores() override {
+    const auto ns = answer(1500);
+    return ns ? std::optional(StoreCost{*ns * 4, *ns}) : std::nullopt;
+  }
   std::optional<CopyCost> large(kernels::CopyKind kind) override {
     large_kind = kind;
     const auto ns = answer(300'000);
@@ -71,6 +75,7 @@ PairCosts slower(const PairCosts& than, std::uint32_t factor, std::size_t bytes)
   p.large.write *= by, p.large.read *= by;
   const std::uint32_t piece = kLargePiece <= bytes ? factor : 0;
   p.together.write *= piece, p.together.read *= piece, p.pull_together *= piece;
+  p.stores.after_read *= factor;  // as a hand-off; stores that nobody else has read are as fast as before
   return p;
 }
 
@@ -115,6 +120,7 @@ TEST(Measure, TakesTheLeastOfSeveralTries) {
   EXPECT_EQ(costs.large, (CopyCost{300'000, 300'007}));
   EXPECT_EQ(costs.together, (CopyCost{6000, 6007}));
   EXPECT_EQ(costs.pull_together, 9000u);
+  EXPECT_EQ(costs.stores, (StoreCost{6000, 1500}));
   EXPECT_EQ(probe.large_kind, kernels::CopyKind::rep);  // the kind that will be in force
   EXPECT_EQ(probe.together_kind, kernels::CopyKind::rep);
   EXPECT_EQ(measure_context_switch(probe, probe.clock(), probe.now + 1s), 1100u);

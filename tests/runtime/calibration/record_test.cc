@@ -47,7 +47,7 @@ TEST(Record, DigestIsOfTheFigures) {
   EXPECT_EQ(other.digest(), c.digest());
   other.pair[1].copies[3][2].read += 1;
   EXPECT_NE(other.digest(), c.digest());
-  other = c, other.native = 1;
+  other = c, other.pair[0].stores.alone += 1;
   EXPECT_NE(other.digest(), c.digest());
   EXPECT_EQ(*parse_calibration(to_json(other, "")), other);
   for (const auto figure : {&Calibration::context_switch, &Calibration::wake, &Calibration::pause,
@@ -62,7 +62,7 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   c.pair[0].copies[3][0].write = 1;    // a MiB in a nanosecond
   c.pair[0].pull[0] = 4'000'000'000u;  // 4 KiB in four seconds
   c.pair[0].large.read = 400;          // 4 MiB in no time
-  c.pair[0].together.read = 3, c.pair[0].pull_together = 3;
+  c.pair[0].together.read = 3, c.pair[0].pull_together = 3, c.pair[0].stores.alone = 3;
   c.pair[1].handoff = 1'000'000;  // a line in a millisecond
   c.context_switch = 3, c.wake = 20'000'000, c.pause = 5'000, c.cache_kib = 3, c.caches = 5'000;
   const Calibration sane = without_absurd(c);
@@ -73,6 +73,7 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   EXPECT_FALSE(sane.pair[0].large.known());
   EXPECT_FALSE(sane.pair[0].together.known());
   EXPECT_EQ(sane.pair[0].pull_together, 0u);
+  EXPECT_FALSE(sane.pair[0].stores.known());
   EXPECT_EQ(sane.pair[0].pull[1], c.pair[0].pull[1]);
   EXPECT_EQ(sane.context_switch + sane.wake + sane.pause + sane.cache_kib + sane.caches, 0u);
   c.pairs = 4'000'000'000u;  // as on a page that somebody has overwritten
@@ -97,14 +98,13 @@ TEST(Record, WhatIsNoneIsRefusedWithThePlace) {
           {pair(R"("handoff_ns": 50, "cpus": [1])"), "cpus is not two numbers"},
           {pair(R"("handoff_ns": 50, "together": [1])"), "together is not [write, read]"},
           {pair(R"("handoff_ns": 50, "pull_together": "x")"), "pull_together is not"},
+          {pair(R"("handoff_ns": 50, "stores": [1, -1])"), "stores is not [after_read, alone]"},
           {pair(R"("handoff_ns": 50, "copies": 3)"), "copies is not a list"},
           {pair(R"("handoff_ns": 50, "copies": [{"bytes": 5}])"), "none of the sizes"},
           {pair(R"("handoff_ns": 50, "copies": [{"bytes": 4096, "rep": [1, "x"]}])"), "not [write, read]"},
           {pair(R"("handoff_ns": 50, "copies": [{"bytes": 4096, "pull": 1e99}])"), "pull is not"},
           {R"({"ouro_calibration": 1, "pairs": [{"distance": "cache", "handoff_ns": 50}], "context_switch_ns": []})",
            "context_switch_ns is not"},
-          {R"({"ouro_calibration": 1, "pairs": [{"distance": "cache", "handoff_ns": 50}], "native": 5})",
-           "native is not"},
       }) {
     const auto parsed = parse_calibration(text);
     ASSERT_FALSE(parsed.ok()) << text;

@@ -58,8 +58,8 @@ struct TestAccess {
     const auto first = parse_rules(rows);
     OURO_TRY(first.status());
     rules.rows.insert(rules.rows.begin(), first->begin(), first->end());
-    g.planner_.select_by(
-        std::make_unique<Selector>(rules, g.size(), g.members_.hosts(), true, ~std::size_t{0}, ""));
+    g.planner_.select_by(std::make_unique<Selector>(rules, g.size(), g.members_.hosts(), true,
+                                                    StreamLimits::uniform(~std::size_t{0}), ""));
     g.host_.look_again();
     return {};
   }

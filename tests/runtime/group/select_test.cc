@@ -60,7 +60,8 @@ Chosen choose(const Case& c, const Operation& o, bool canonical = false) {
   const auto front = parsed(c.rows);
   rules.rows.insert(rules.rows.begin(), front.begin(), front.end());
   rules.rows.insert(rules.rows.begin(), c.more.begin(), c.more.end());
-  const Selector selector(rules, c.ranks, 1, c.enough_cores, c.stream_bytes, c.job_algorithm);
+  const Selector selector(rules, c.ranks, 1, c.enough_cores, StreamLimits::uniform(c.stream_bytes),
+                          c.job_algorithm);
   Chosen chosen;
   chosen.status = selector.select(o, 0, canonical, &chosen.choice, &chosen.why);
   return chosen;
@@ -109,6 +110,41 @@ TEST(Selection, RowsHoldForTheirRanksAndCores) {
   row.cores = Cores::any;
   EXPECT_EQ(name(4, true), "ring");
   EXPECT_EQ(name(4, false), "ring");
+}
+
+/// A rank whose call is not in place declines, which the others find out when they ask; the choice itself is
+/// the same on all ranks.
+TEST(Selection, RowsForCallsInPlaceAreDeclinedByOthers) {
+  Rule row = parsed("all_reduce@registered:zerocopy").front();
+  row.in_place = true;
+  Operation o = operation(Collective::all_reduce, 1 << 20);
+  Chosen apart = choose({.rows = "", .more = {row}}, o);
+  o.out.data = const_cast<void*>(o.in.data);
+  const Chosen in_place = choose({.rows = "", .more = {row}}, o);
+  EXPECT_TRUE(apart.choice.try_zero_copy && apart.choice.declines_zero_copy) << apart.why;
+  EXPECT_TRUE(in_place.choice.try_zero_copy && !in_place.choice.declines_zero_copy) << in_place.why;
+  EXPECT_EQ(apart.choice.code(), in_place.choice.code());
+}
+
+/// Staged flows and flows by reference have limits of their own, and so have flows with a root.
+TEST(Selection, OutputsGoPastTheCachesByKindOfFlow) {
+  const StreamLimits limits = StreamLimits::of_caches(1 << 20);
+  const Rules rules = built_in_rules();
+  const Selector selector(rules, 2, 1, true, limits, "");
+  const auto streams = [&](Collective c, std::size_t bytes) {
+    Choice choice;
+    const Status s = selector.select(operation(c, bytes), 0, false, &choice);
+    EXPECT_TRUE(s.ok()) << s.message();
+    return std::pair(choice.streams, choice.streams_by_reference);
+  };
+  // Two ranks touch an input and an output each: four times the bytes.
+  EXPECT_EQ(streams(Collective::all_reduce, 256 << 10), std::pair(false, false));
+  EXPECT_EQ(streams(Collective::all_reduce, 512 << 10), std::pair(false, true));
+  EXPECT_EQ(streams(Collective::all_reduce, 1 << 20), std::pair(true, true));
+  EXPECT_EQ(streams(Collective::broadcast, 128 << 10), std::pair(false, false));
+  EXPECT_EQ(streams(Collective::broadcast, 256 << 10), std::pair(true, true));
+  const auto same = StreamLimits::uniform(77);
+  EXPECT_EQ(std::tuple(same.staged, same.by_reference, same.rooted), std::tuple(77u, 77u, 77u));
 }
 
 TEST(Selection, RowsHoldForTheirBuffers) {
@@ -192,7 +228,7 @@ TEST(Selection, TheJobsAlgorithmThatCannotServeACallIsAnError) {
   const Chosen far = [&] {
     const Rules rules = built_in_rules();
     Chosen x;
-    x.status = Selector(rules, 4, 2, true, kAny, "direct")
+    x.status = Selector(rules, 4, 2, true, StreamLimits::uniform(kAny), "direct")
                    .select(operation(Collective::all_reduce, 8, 4), 0, false, &x.choice, &x.why);
     return x;
   }();
