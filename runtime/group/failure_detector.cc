@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <thread>
@@ -188,28 +189,54 @@ Status FailureDetector::look(InFlight& op) {
   OURO_TRY(look_at_stopped(op));
   const Collective collective = op.plan->op.collective;
   const double elapsed = op.elapsed();
-  if (!op.late_said && !absent.empty() && elapsed >= in_seconds(settings_.late_after)) {
-    op.late_said = true;
-    OURO_WARN("ranks {{{}}} have not entered {} seq {} of group {}; {} ranks wait, {:.1f} s",
-              fmt::join(absent, ","), name(collective), op.seq, settings_.group,
-              members_.size() - static_cast<int>(absent.size()), elapsed);
+  if (!op.late_said && elapsed >= in_seconds(settings_.late_after)) {
+    const std::string slow = slow_links(absent.empty());
+    op.late_said = !absent.empty();
+    if (!absent.empty())
+      OURO_WARN("ranks {{{}}} have not entered {} seq {} of group {}; {} ranks wait, {:.1f} s{}",
+                fmt::join(absent, ","), name(collective), op.seq, settings_.group,
+                members_.size() - static_cast<int>(absent.size()), elapsed, slow);
+    else if (!slow.empty())
+      OURO_WARN("all ranks have entered {} seq {} of group {}, which has not ended after {:.1f} s{}",
+                name(collective), op.seq, settings_.group, elapsed, slow);
   }
   if (elapsed < in_seconds(settings_.deadline)) return {};
   if (absent.empty() && op.plan->op.traits().neighbours())
-    return fail({.reason = Reason::deadline,
-                 .text = fmt::format(
-                     "all ranks entered, and this one {} rank {}: their rows do not match, or it is slow",
-                     op.awaited.sends ? "got no vector of" : "could not give its vector to", op.awaited.peer),
-                 .rank = op.awaited.peer,
-                 .detector = "deadline"},
-                &op, true);
+    return fail(
+        {.reason = Reason::deadline,
+         .text =
+             fmt::format("all ranks entered, and this one {} rank {}: their rows do not match, or it is slow",
+                         op.awaited.sends ? "got no vector of" : "could not give its vector to",
+                         op.awaited.peer) +
+             slow_links(false),
+         .rank = op.awaited.peer,
+         .detector = "deadline"},
+        &op, true);
   return fail(
       {.reason = Reason::deadline,
-       .text = absent.empty() ? "all ranks entered, and it did not end in time"
-                              : fmt::format("ranks {{{}}} have not entered it", fmt::join(absent, ",")),
+       .text = (absent.empty() ? "all ranks entered, and it did not end in time"
+                               : fmt::format("ranks {{{}}} have not entered it", fmt::join(absent, ","))) +
+               slow_links(false),
        .rank = absent.empty() ? -1 : absent.front(),
        .detector = "deadline"},
       &op, true);
+}
+
+std::string FailureDetector::slow_links(bool news) {
+  std::string text;
+  if (!context_.network()) return text;
+  std::map<std::string, double> severity;  // by host: seconds per byte, both directions together
+  for (const SlowHost& s : context_.network()->slow_hosts()) {
+    if (std::ranges::none_of(s.ranks, [&](int rank) { return from_world(rank) >= 0; })) continue;
+    text += (text.empty() ? "; the network is slow: " : "; ") + s.text();
+    severity[s.host] += 1 / s.what.rate;
+  }
+  if (!news) return text;
+  bool due = false;
+  const auto now = Clock::now();
+  std::lock_guard lock(mutex_);
+  for (const auto& [host, how_slow] : severity) due |= said_slow_[host].due(how_slow, now);
+  return due ? text : "";
 }
 
 /// A rank that has entered the operation may leave as soon as it has done its part: its data has arrived, or

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 
@@ -79,6 +80,10 @@ class FailureDetector final : public MemberObserver {
   Status look_at_stopped(InFlight&);
   /// Fails if the members have entered this operation with different signatures.
   Status look_for_mismatch(const InFlight&);
+  /// Describes the slow directions to and from hosts of members, as "; ..." to be appended to a text; "" if
+  /// none is known. With `news` also "" if a warning of this group has reported them and they have not
+  /// become worse since; a text that is returned counts as reported.
+  std::string slow_links(bool news);
   void complete(Failure*, const InFlight*);
   /// Makes `first` the group's error, unless it has one, ends all waits and tells peers. Skips steps for
   /// which there is no memory.
@@ -90,7 +95,8 @@ class FailureDetector final : public MemberObserver {
   const Settings settings_;
   std::uint32_t abort_word_ = 0;
   mutable std::mutex mutex_;
-  Status error_;  // the first one
+  Status error_;                             // the first one
+  std::map<std::string, Repeat> said_slow_;  // by host; guarded by mutex_
   std::mutex release_mutex_;
   std::function<void(const Status&)> release_;
 };

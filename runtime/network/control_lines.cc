@@ -180,6 +180,8 @@ void ControlLines::beat() {
   });
   tell();
   const FrameStream::Payload sign_of_life = FrameStream::payload(wire::Beat{});
+  peers_.sample(now);
+  hosts_.take(peers_, now);
   const std::set<std::string_view> unanswered = peers_.unanswered();
   for (auto& [rank, peer] : peers_.all()) {
     if (peer->lost || peer->closed()) continue;
@@ -203,21 +205,29 @@ void ControlLines::judge_silence(RemotePeer& peer, Clock::time_point now) {
     const bool answers = !peer.lines.empty() && peer.lines.back()->since() - peer.heard > kMissed;
     const std::string silence = fmt::format("no sign of life for {:.1f} s", seconds);
     const std::string& failed = peer.attempts.last_failure();
+    const std::string seen = peer.silence.text(peer.host());
     peers_.lose(peer.remote.rank, link || answers ? Reason::link_lost : Reason::peer_unresponsive,
                 link ? fmt::format("interface {} of this host is down; {}", interface_, silence)
                 : answers
                     ? silence +
                           ", though a new connection to it could be made: small packets seem to pass, and "
                           "large ones do not; look at the MTU of the path"
-                    : silence + (failed.empty() ? "" : "; connecting to it failed: " + failed),
+                    : silence + (seen.empty() ? "" : "; " + seen) +
+                          (failed.empty() ? "" : "; connecting to it failed: " + failed),
                 "heartbeat");
   } else if (silent >= options_.silent_warn) {
     // After an interruption the other end's kernel retransmits at growing intervals: a new line may be
     // there earlier.
     if (peer.lines.empty() || now - peer.lines.back()->since() > kBrief) dial_peer(peer);
-    if (!std::exchange(peer.warned, true))
-      OURO_WARN("{} has given no sign of life for {:.1f} s; it is given up at {:.1f} s", peer.who(), seconds,
-                std::chrono::duration<double>(fail_after).count());
+    const Way way = peer.silence.way();
+    if (!peer.warned) peer.said = Way::unknown;
+    // The warning is repeated if the direction has become known since.
+    if (!std::exchange(peer.warned, true) || (way != Way::unknown && way != peer.said)) {
+      const std::string seen = peer.silence.text(peer.host());
+      OURO_WARN("{} has given no sign of life for {:.1f} s; it is given up at {:.1f} s{}{}", peer.who(),
+                seconds, std::chrono::duration<double>(fail_after).count(), seen.empty() ? "" : "; ", seen);
+      peer.said = way;
+    }
   }
 }
 

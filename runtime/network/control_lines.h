@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/health/replica.h"
+#include "runtime/network/host_watch.h"
 #include "runtime/network/network_options.h"
 #include "runtime/network/remote_peers.h"
 
@@ -42,6 +43,8 @@ class ControlLines {
   /// Whether there has been a line to each rank that is still there: without one, a rank does not hear how
   /// this one leaves.
   bool met_all() const;
+  /// The state of the network path to each other host, as of the last heartbeat.
+  const HostWatch& hosts() const { return hosts_; }
   /// Sends the last news and ends all lines. Called repeatedly; true once everything has arrived.
   bool say_goodbye();
 
@@ -58,6 +61,7 @@ class ControlLines {
   const Identity& identity_;
   const std::string interface_;
   RemotePeers& peers_;
+  HostWatch hosts_;
   transport::Exchange& exchange_;
   ReplicaPublisher publisher_;
   const Events events_;

@@ -139,6 +139,11 @@ std::size_t FrameStream::packet() {
   return static_cast<std::size_t>(known ? std::clamp(segment, 0, kLargestPacket) : kPacket);
 }
 
+std::optional<transport::TcpSample> FrameStream::sample() const {
+  if (!open()) return {};
+  return transport::sample_tcp(const_cast<FrameStream*>(this)->descriptor_.native_handle(), number_, false);
+}
+
 bool FrameStream::delivered() {
   if (!open()) return true;
   int left = 0;

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "runtime/network/net_line.h"
+#include "transport/net/tcp_sample.h"
 #include "transport/net/tls/pipe.h"
 #include "transport/wire/net_frames.h"
 
@@ -44,6 +45,8 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
   void last_words();
   /// The size of a full packet of the connection (its MSS) in bytes; at most 9,000.
   std::size_t packet();
+  /// The kernel's counts of the connection; none once it has ended.
+  std::optional<transport::TcpSample> sample() const;
   /// Whether the other end's kernel has everything that was sent, or the connection is gone.
   bool delivered();
   /// Closes the stream once what was sent is written, within 1 s; nothing more is received.
@@ -65,6 +68,7 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
   void end_later(Status);
 
   const Clock::time_point since_ = Clock::now();
+  const std::uint64_t number_ = transport::number_connection();
   Line line_;
   asio::posix::stream_descriptor descriptor_;  // to wait on; bytes go through the pipe
   transport::Pipe pipe_;

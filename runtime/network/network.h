@@ -55,6 +55,10 @@ class Network {
   void kick() {
     if (control_) control_->kick();
   }
+  /// The slow directions to and from other hosts, as of the last heartbeat. Thread-safe.
+  std::vector<SlowHost> slow_hosts() const {
+    return control_ ? control_->hosts().slow() : std::vector<SlowHost>();
+  }
   /// Called when the others have agreed to go on without `rank`, which is told so, also if it comes back.
   void fence(int rank);
   /// From now on nothing is sent or received on any line, and none ends (OURO_FAULT).

@@ -71,10 +71,23 @@ void RemotePeers::lose(int rank, Reason reason, std::string text, std::string de
   });
 }
 
+void RemotePeers::sample(Clock::time_point now) {
+  for (auto& [rank, peer] : peers_) {
+    if (peer->lost || peer->closed()) continue;
+    std::vector<transport::TcpSample> samples;
+    for (const auto& line : peer->lines)
+      if (const auto one = line->sample()) samples.push_back(*one);
+    fabric_.sample(rank, &samples);
+    peer->resends = std::ranges::any_of(samples, [](const auto& s) { return s.data && s.unanswered; });
+    peer->changes = peer->connections.take(std::move(samples));
+    peer->silence.take(peer->changes, peer->heard, now);
+  }
+}
+
 std::set<std::string_view> RemotePeers::unanswered() {
   std::set<std::string_view> hosts;
   for (auto& [rank, peer] : peers_)
-    if (!peer->lost && !peer->closed() && fabric_.resends(rank)) hosts.insert(peer->host());
+    if (!peer->lost && !peer->closed() && peer->resends) hosts.insert(peer->host());
   return hosts;
 }
 

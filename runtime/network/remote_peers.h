@@ -11,6 +11,7 @@
 
 #include "runtime/health/control_page.h"
 #include "runtime/network/frame_stream.h"
+#include "runtime/network/tcp_watch.h"
 #include "transport/net/fabric.h"
 
 namespace ouro::rt {
@@ -52,8 +53,13 @@ struct RemotePeer {
   Clock::time_point heard{};
   bool spoke = false;  ///< something has arrived since the rank started: from then on its silence counts
   bool warned = false, lost = false, fenced = false, dialing = false;
-  bool met = false;          ///< there has been a line to it
-  std::uint64_t newest = 0;  ///< order of its newest note
+  bool met = false;                ///< there has been a line to it
+  std::uint64_t newest = 0;        ///< order of its newest note
+  TcpChanges connections;          ///< control lines and data connections
+  std::vector<TcpChange> changes;  ///< of the connections, as of the last heartbeat
+  SilenceWatch silence;
+  Way said = Way::unknown;  ///< what the last warning about the current silence has reported
+  bool resends = false;     ///< data is being retransmitted because nothing comes back
   Attempts attempts;
   std::string who() const;        ///< "rank 3 (10.0.0.7:4711)"
   std::string_view host() const;  ///< "10.0.0.7"
@@ -74,6 +80,8 @@ class RemotePeers {
   std::map<int, std::unique_ptr<RemotePeer>>& all() { return peers_; }
   /// Gives a rank up, for good: its lines are closed and its data is dropped.
   void lose(int rank, Reason, std::string text, std::string detector);
+  /// Takes samples of all connections to ranks that are still there. Called with each heartbeat.
+  void sample(Clock::time_point now);
   /// Hosts to which data is being retransmitted because nothing comes back; views into the peers' endpoints.
   std::set<std::string_view> unanswered();
   /// Handles a failure that the fabric has found, unless the rank has left in good order, which also

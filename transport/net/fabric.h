@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/core/wait.h"
 #include "transport/net/exchange.h"
+#include "transport/net/tcp_sample.h"
 
 namespace ouro::transport {
 
@@ -32,12 +34,9 @@ class Fabric : public ProgressEngine {
   virtual void moved(int peer, const NetLink::Move&) = 0;
   /// Drops the connections to `peer`: nothing is received from it any more.
   virtual void drop(int peer) = 0;
-  /// Whether something has to be sent to `peer` again, because it was not acknowledged. False if the fabric
-  /// does not know.
-  virtual bool resends(int peer) {
-    (void)peer;
-    return false;
-  }
+  /// Appends a sample of each TCP connection to `peer`; nothing if the fabric has no access to them. Makes a
+  /// system call for each.
+  virtual void sample(int peer, std::vector<TcpSample>* samples) { (void)peer, (void)samples; }
   /// From now on nothing is sent or received, and no connection ends: simulates silence (OURO_FAULT).
   virtual void cut() = 0;
 

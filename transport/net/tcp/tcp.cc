@@ -116,11 +116,11 @@ void TcpFabric::drop(int peer) {
   s.connections[static_cast<std::size_t>(peer)].clear();
 }
 
-bool TcpFabric::resends(int peer) {
+void TcpFabric::sample(int peer, std::vector<TcpSample>* samples) {
   State& s = *state_;
   std::lock_guard lock(s.exchange.lock());
-  return std::ranges::any_of(s.connections[static_cast<std::size_t>(peer)],
-                             [](const auto& c) { return c->resends(); });
+  for (const auto& c : s.connections[static_cast<std::size_t>(peer)])
+    if (const auto one = c->sample()) samples->push_back(*one);
 }
 
 void TcpFabric::cut() {

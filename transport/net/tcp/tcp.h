@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "runtime/core/fd.h"
 #include "transport/net/fabric.h"
@@ -39,7 +40,7 @@ class TcpFabric final : public Fabric {
   void kick(int peer) override;
   void moved(int peer, const NetLink::Move&) override;
   void drop(int peer) override;
-  bool resends(int peer) override;
+  void sample(int peer, std::vector<TcpSample>* samples) override;
   void cut() override;
 
  private:

@@ -1,10 +1,6 @@
 // Frames over one TCP connection. See tcp_connection.h.
 #include "transport/net/tcp/tcp_connection.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -151,11 +147,8 @@ void TcpConnection::finish() {
   within_ = false;
 }
 
-bool TcpConnection::resends() const {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  return !broken_ && getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
-         info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
+std::optional<TcpSample> TcpConnection::sample() const {
+  return broken_ ? std::nullopt : sample_tcp(socket_.get(), number_, true);
 }
 
 void TcpConnection::moved(const NetLink::Move& m) {

@@ -5,12 +5,14 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "runtime/core/fd.h"
 #include "transport/net/exchange.h"
+#include "transport/net/tcp_sample.h"
 #include "transport/net/tls/pipe.h"
 
 namespace ouro::transport {
@@ -50,9 +52,8 @@ class TcpConnection {
   Status receive(std::span<std::byte> waste, bool* moved);
   bool bad_header() const { return bad_header_; }
 
-  /// Whether the system has retransmitted the oldest unacknowledged data at least once since it last received
-  /// an acknowledgement.
-  bool resends() const;
+  /// The kernel's counts of the connection; none once it has ended.
+  std::optional<TcpSample> sample() const;
 
   /// A chunk has moved: its transfer continues from, or to, the new place.
   void moved(const NetLink::Move&);
@@ -71,6 +72,7 @@ class TcpConnection {
 
   Exchange& exchange_;
   const int peer_;
+  const std::uint64_t number_ = number_connection();
   TcpPeer& state_;
   Fd socket_;  // only waited for; bytes go through the pipe
   Pipe pipe_;
