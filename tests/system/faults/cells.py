@@ -5,6 +5,7 @@ import dataclasses
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -41,7 +42,9 @@ class Row:
     within: float = L0
     far: float = 0.0  # the same limit between hosts, if it differs
     end: tuple = ()  # reasons with which a living victim may end
-    says: str = ""  # text in a message or a warning of a survivor
+    says: str = ""  # pattern that a message or a warning of a survivor must contain
+    victim_says: str = ""  # pattern that a message or a warning of a victim must contain
+    never: str = ""  # pattern that no warning of any rank may contain, because it would be false
     shapes: dict = dataclasses.field(default_factory=dict)  # ranks per host by transport, if not the usual ones
     network: str = "bridge"  # or emulated
     count: int = 1000
@@ -245,9 +248,16 @@ class Cell:
                 raise Unmet(f"rank {s.rank} says {said['message']}\n" + job.story())
             if not self.row.loose and said.get("rank") not in self.victims:
                 raise Unmet(f"rank {s.rank} names another rank: {said['message']}\n" + job.story())
-        if self.row.says and not any(s.logged(self.row.says) or self.row.says in e["message"] for s in survivors
-                                     for e in s.all("failed") or [{"message": ""}]):
-            raise Unmet(f"nobody says '{self.row.says}'\n" + job.story())
+        for says, ranks in ((self.row.says, survivors), (self.row.victim_says, [job[v] for v in self.victims])):
+            if says and not any(r.logged(says) or re.search(says, e["message"]) for r in ranks
+                                for e in r.all("failed") or [{"message": ""}]):
+                raise Unmet(f"nobody says '{says}'\n" + job.story())
+        self.expect_silence(job)
+
+    def expect_silence(self, job):
+        for r in job.ranks if self.row.never else ():
+            if said := r.logged(self.row.never):
+                raise Unmet(f"rank {r.rank} says '{said[1]}'\n" + job.story())
 
     def expect_survivors(self, job, survivors):
         """The survivors shrink within R2 of the failure, compute exact results, leave, and leak nothing."""
@@ -283,6 +293,7 @@ class Cell:
                 raise Unmet(f"rank {r.rank} noticed it\n" + job.story())
         if self.row.says and not any(r.logged(self.row.says) for r in job.ranks):
             raise Unmet(f"nobody says '{self.row.says}'\n" + job.story())
+        self.expect_silence(job)
         self.took = max((r.first("stopped") or {"longest": 0})["longest"] for r in job.ranks)
         self.note = "longest round"
 
