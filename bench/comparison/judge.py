@@ -98,6 +98,9 @@ def _rows_of(key, buffer, samples, probes, cores, l3):
         return [Row(key, buffer, mine[-1].modes[1], None, None, verdict="void", marks=["ouro's result was wrong"])]
     theirs = [s for s in samples if not s.peer.startswith("ouro") and
               (s.buffer == kind or s.peer != settings.OTHER.name and not settings.is_bare(s.peer))]
+    if kind == "registered":  # the bare program may stage what is registered, too
+        theirs += [dataclasses.replace(s, peer=f"{s.peer}/staged") for s in samples
+                   if settings.is_bare(s.peer) and s.buffer == "private"]
     if buffer == "private-4k":
         theirs = [s for s in theirs if not settings.keeps(s.peer)]
     void = sorted({s.peer for s in theirs if s.wrong})

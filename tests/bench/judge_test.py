@@ -91,7 +91,13 @@ class Rows(unittest.TestCase):
     def test_the_bare_program_is_compared_with_the_same_buffers(self):
         samples = [here.sample(peer, 0, us, buffer=b) for peer, b, us in
                    (("ouro", "private", 20), ("ouro", "registered", 10), ("bare-rep", "private", 15), ("bare-rep", "registered", 9))]
-        self.assertEqual([r.bare_share for r in here.rows(samples)], [0.75, 0.9])
+        self.assertEqual([(r.bare, r.bare_share) for r in here.rows(samples)], [("bare-rep", 0.75), ("bare-rep", 0.9)])
+
+    def test_the_bare_program_may_stage_registered_buffers(self):
+        samples = [here.sample(peer, 0, us, buffer=b) for peer, b, us in
+                   (("ouro", "registered", 10), ("bare-rep", "private", 8), ("bare-rep", "registered", 9))]
+        (row,) = here.rows(samples)
+        self.assertEqual((row.bare, row.bare_share), ("bare-rep/staged", 0.8))
 
 
 class Verdicts(unittest.TestCase):
