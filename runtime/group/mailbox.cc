@@ -140,12 +140,15 @@ Status Mailbox::strike(const std::vector<Message*>& messages, Messages& engine) 
     const Status s = faults_->strike(m->sends ? "send" : "recv");
     if (s.ok()) continue;
     if (!Faults::is_damage(s)) return detector_.fail(s);
-    if (!m->sends || m->peer == members_.rank())
+    if (!m->sends || m->peer == members_.rank()) {
       faults_->postpone_damage();
-    else if (!members_.is_here(m->peer))
+    } else if (!members_.is_here(m->peer)) {
       fabric_->exchange().damage_next();
-    else if (const Status reached = engine.damage_link(m->peer); !reached.ok())
-      return detector_.fail(reached);
+    } else {
+      const Result<bool> damaged = engine.damage_link(m->peer);
+      if (!damaged.ok()) return detector_.fail(damaged.status());
+      if (!*damaged) faults_->postpone_damage();
+    }
   }
   return {};
 }

@@ -177,16 +177,16 @@ void Messages::give_back(Outbound& o) {
     o.lent.front()->done = true;
 }
 
-Status Messages::damage_link(int to) {
+Result<bool> Messages::damage_link(int to) {
   std::unique_lock lock(mutex_);
   OURO_TRY(reach(to, lock));
   Outbound& o = out_[static_cast<std::size_t>(to)];
-  // Does nothing if the link is full. Otherwise the slot bears a wrong number of its message's first slot.
-  if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) return {};
+  if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) return false;
+  // The slot bears a wrong number of its message's first slot.
   o.link.view.header(o.link.next) = {o.link.next ^ 1, 0, 0, 0, 0};
   publish(*o.link.view.full, ++o.link.next);
   bump(*links_->doorbell(to));
-  return {};
+  return true;
 }
 
 void Messages::push(Outbound& o, int to) {

@@ -73,8 +73,9 @@ class Messages {
   std::optional<Match> match(int source, int tag);
   /// Returns a message that was set aside to its place in the queue; no-op if it has been received.
   void put_back(std::uint64_t key);
-  /// Puts a slot that no correct rank writes into the link to a rank of this host (OURO_FAULT).
-  Status damage_link(int to);
+  /// Puts a slot that no correct rank writes into the link to a rank of this host (OURO_FAULT). Returns false
+  /// if the link is full: then nothing has changed.
+  Result<bool> damage_link(int to);
   /// See transport::Links.
   void linger(std::shared_ptr<void> after) { links_->linger(std::move(after)); }
   /// The counter to wait on between two calls of progress(): read it before the call.

@@ -5,8 +5,11 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <thread>
 
 #include "tests/runtime/failure/harness.h"
 #include "tests/runtime/failure/two_hosts.h"
@@ -163,6 +166,38 @@ class FaultOf : public testing::TestWithParam<Form> {
 TEST_P(FaultOf, DamageIsFoundByAllAndNamedAfterTheRank) {
   Watchdog watchdog;
   for (const Status& s : hear("corrupt:rank=1,op=5")) EXPECT_THAT(s, Fails(Reason::ring_corrupt, kVictim));
+}
+
+/// A link that is full has no slot to damage. The damage waits for a later message; it used to be forgotten.
+TEST(TimedFault, DamageWaitsUntilALinkHasRoom) {
+  Watchdog watchdog;
+  constexpr int kMany = 600;  // more than a link has slots
+  const Setting setting("OURO_FAULT", fmt::format("corrupt:rank=0,op={}", kMany + 1));
+  auto contexts = thread_contexts(2);
+  const CView byte("x", 1, DType::u8);
+  std::atomic<bool> posted{false};
+  on_threads(2, [&](int rank) {
+    Group& g = contexts[static_cast<std::size_t>(rank)].world();
+    if (rank == 0) {
+      std::thread many([&] {  // fills the link, and waits for the receiver
+        group_start();
+        for (int i = 0; i < kMany; ++i) EXPECT_TRUE(send(g, byte, 1).ok());
+        (void)group_end();
+      });
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // if that is too short, the link has room
+      std::thread one([&] { (void)send(g, byte, 1); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      posted = true;
+      many.join(), one.join();
+      (void)send(g, byte, 1);
+      return;
+    }
+    while (!posted) std::this_thread::yield();
+    char got = 0;
+    Status s;
+    for (int i = 0; i < kMany + 2 && s.ok(); ++i) s = recv(g, View(&got, 1, DType::u8), 0).status();
+    EXPECT_THAT(s, Fails(Reason::ring_corrupt, 0));
+  });
 }
 
 TEST_P(FaultOf, MemoryThatIsNotThereIsToldToAll) {
