@@ -74,7 +74,8 @@ inline constexpr Parameter kParameters[] = {
     {"OURO_TUNE", Type::text, "", "",
      "file of rows put before the selection table, as ouro-perf --tune writes it"},
     {"OURO_STREAM_BYTES", Type::integer, "", "1..1099511627776",
-     "bytes touched by all ranks of an operation from which outputs are written past the caches; unset: one to "
+     "bytes touched by all ranks of an operation from which outputs are written past the caches; unset: one "
+     "to "
      "four times the outermost caches that the ranks reach, by flow"},
     {"OURO_CALIBRATION", Type::text, "", "",
      "off: copies and algorithms are chosen by what is built in; else a file that ouro-info --calibration "

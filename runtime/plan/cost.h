@@ -53,9 +53,10 @@ inline constexpr double kReferenceNs = 100;
 std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 
 /// Rows to put before the built-in table for a group of `ranks` on one host, each on a core of its own: those
-/// where the model predicts that another algorithm saves a fifth of the time of the table's choice. None for more than 64 ranks, or if
-/// figures are missing. Rows for an all_reduce of registered buffers may be for calls in place only. A pure
-/// function of its arguments: ranks that have the same record have the same table.
+/// where the model predicts that another algorithm saves a fifth of the time of the table's choice. None for
+/// more than 64 ranks, or if figures are missing. Rows for an all_reduce of registered buffers may be for
+/// calls in place only. A pure function of its arguments: ranks that have the same record have the same
+/// table.
 std::vector<Rule> rows_by_cost(const Calibration&, int ranks, std::size_t staging_slot);
 
 /// Caches those rows for each number of ranks, since computing them takes from a third of a millisecond to

@@ -24,7 +24,7 @@ class Chunks {
   const ExecutionPlan& plan;
   const Partition& cut;
   const bool streams;  ///< outputs are written past the caches
-  int round = 0;  ///< current round of a flow that is called once per round
+  int round = 0;       ///< current round of a flow that is called once per round
 
   Extent in(int chunk) const { return cut.in(chunk, round); }
   Extent out(int chunk) const { return cut.out(chunk, round); }
