@@ -4,7 +4,7 @@ import collections
 import html
 import math
 
-from comparison import points, report
+from comparison import points, report, settings
 
 PANEL_W, PANEL_H, LEFT, TOP, GAP_X, GAP_Y = 190, 150, 62, 92, 48, 46
 SERIES = (  # name, colour, dash
@@ -43,7 +43,7 @@ def _lines(rows):
             lines[SERIES[r.buffer == "registered"][0]].append((r.key, r.ouro_us))
         if r.buffer == "private":
             for series, gloo in (("best of MPI", False), ("best of Gloo", True)):
-                times = [us for name, us in r.peers.items() if name.startswith("gloo") == gloo]
+                times = [us for name, us in r.peers.items() if name.startswith("gloo") == gloo and not settings.is_bare(name)]
                 if times:
                     lines[series].append((r.key, min(times)))
     return mode, lines

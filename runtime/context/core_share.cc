@@ -60,13 +60,17 @@ bool CoreShare::enough_for(const std::vector<int>& ranks) const {
 std::size_t CoreShare::caches_of(const std::vector<int>& ranks, const Calibration& record) const {
   std::set<int> bound;
   std::size_t anywhere = 0, here = 0;
+  std::set<int> threads;  // hardware threads that they may use
   for (const int r : ranks) {
     if (members_.peer(r).node != members_.self().node) continue;
     ++here;
-    const int cache = members_.page(r).cache;
+    const ControlPage& page = members_.page(r);
+    for (int cpu = 0; cpu < kMaxCpus; ++cpu)
+      if (page.cpus[cpu / 64] >> (cpu % 64) & 1) threads.insert(cpu);
+    const int cache = page.cache;
     cache > 0 ? void(bound.insert(cache)) : void(++anywhere);
   }
-  if (!shares_caches(record)) return std::max<std::size_t>(1, here);
+  if (!shares_caches(record)) return std::max<std::size_t>(1, std::min(here, threads.size()));
   const std::size_t others = record.caches > bound.size() ? record.caches - bound.size() : 0;
   return std::max<std::size_t>(1, bound.size() + std::min(anywhere, others));
 }

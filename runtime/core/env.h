@@ -76,7 +76,7 @@ inline constexpr Parameter kParameters[] = {
     {"OURO_STREAM_BYTES", Type::integer, "", "1..1099511627776",
      "bytes touched by all ranks of an operation from which outputs are written past the caches; unset: one "
      "to "
-     "four times the outermost caches that the ranks reach, by flow"},
+     "eight times the outermost caches that the ranks reach, by flow"},
     {"OURO_CALIBRATION", Type::text, "", "",
      "off: copies and algorithms are chosen by what is built in; else a file that ouro-info --calibration "
      "--json "

@@ -142,11 +142,12 @@ void Planner::each_prediction(const Calibration& c, const Operation& op, const C
                                          // actual pages of the buffers count.
                                          .huge_pages = a != flow::Algorithm::pull || !choice.forced ||
                                                        PullExecutor::on_huge_pages(members_, op),
-                                         .forced = choice.forced});
+                                         .forced = choice.forced,
+                                         .in_place = op.in.data == op.out.data});
     if (ns) prediction(a, *ns);
   };
   add(choice.algorithm);
-  if (choice.try_zero_copy) add(flow::Algorithm::zerocopy);
+  if (choice.try_zero_copy && !choice.declines_zero_copy) add(flow::Algorithm::zerocopy);
   if (choice.try_pull) add(flow::Algorithm::pull);
 }
 

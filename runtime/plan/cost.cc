@@ -60,7 +60,8 @@ class Curve {
 
 struct Prices {
   double handoff, ask;
-  double rewrite;  ///< nanoseconds per byte that the application's next stores lose if a peer has read it
+  double rewrite;   ///< nanoseconds per byte that the application's next stores lose if a peer has read it
+  bool afterwards;  ///< see CostQuery
   Curve write, read, pull, local;
 };
 
@@ -92,7 +93,8 @@ Prices prices_of(const Calibration& c, const CostQuery& q, bool alone) {
   const auto pull = [&](std::size_t s) { return double(q.huge_pages ? far.pull_huge[s] : far.pull[s]); };
   Prices p{.handoff = double(far.handoff),
            .ask = q.forced ? 0 : 2 * pull(0),
-           .rewrite = q.in_place && traits_of(q.collective).reduces_all() ? 0 : lost_by_stores(far.stores),
+           .rewrite = q.afterwards ? lost_by_stores(far.stores) : 0,
+           .afterwards = q.afterwards,
            .write = Curve([&](std::size_t s) { return double(cost(s).write); }),
            .read = Curve([&](std::size_t s) { return double(cost(s).read); }),
            .pull = Curve(pull),
@@ -124,6 +126,8 @@ class Charge {
       : flow_(flow), p_(prices), n_(ranks), chunk_(chunk) {}
   void operator()(const Step& s) { pay(s); }
   double ns = 0;
+  double read_in_place =
+      0;  ///< bytes out of the buffers of others; on the whole, others read as much of mine
 
  private:
   [[gnu::noinline]] void pay(const Step&);
@@ -157,23 +161,28 @@ void Charge::pay(const Step& s) {
   if (s.verb & flow::kPosted) {
     if (!flow_.by_reference) ns += wait(sources);
     ns += sources * (flow_.pulls ? pulled(s.from == flow::kEveryone) : p_.read(chunk_));
-    if (flow_.by_reference && !(s.verb & flow::kResult)) ns += sources * p_.rewrite * chunk_;
+    if (flow_.by_reference && !(s.verb & flow::kResult)) read_in_place += sources * chunk_;
     if (s.from == flow::kEveryone) ns += p_.local(chunk_);
   } else if (s.verb & flow::kInput) {
     ns += p_.local(chunk_);
   }
-  // The application then reads the others' stores out of their caches, not its own.
-  if (s.verb & flow::kMulticast)
-    ns += (n_ - 1) * (p_.write(chunk_) + std::max(0.0, p_.read(chunk_) - p_.local(chunk_)));
+  if (s.verb & flow::kMulticast) {
+    ns += (n_ - 1) * p_.write(chunk_);
+    // The application then reads the others' stores out of their caches, not its own.
+    if (p_.afterwards) ns += (n_ - 1) * std::max(0.0, p_.read(chunk_) - p_.local(chunk_));
+  }
 }
 
-/// ahead: a root may post for its next call while readers take what it has posted.
-double walk(const Facts& flow, const Prices& p, int ranks, int rounds, double chunk, bool ahead) {
+/// ahead: a root may post for its next call while readers take what it has posted. input: bytes of the buffer
+/// that others may read in place.
+double walk(const Facts& flow, const Prices& p, int ranks, int rounds, double chunk, bool ahead,
+            double input = 0) {
   double most = 0, least = 0;
   for (int r = 0; r < std::min(ranks, 2);
        ++r) {  // a root and one other rank; in collectives without a root, all are alike
     Charge charge(flow, p, ranks, chunk);
     flow.run(Place{r, ranks, 0, rounds}, charge);
+    charge.ns += p.rewrite * std::min(charge.read_in_place, input);
     most = std::max(most, charge.ns);
     least = r == 0 ? charge.ns : std::min(least, charge.ns);
   }
@@ -221,8 +230,12 @@ std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
   const auto n = static_cast<std::size_t>(q.ranks);
   const bool blocks = traits_of(q.collective).blocks();
   const double longest = static_cast<double>(q.bytes) / (blocks ? 1 : flow->chunks(Place{0, q.ranks, 0, 1}));
-  if (flow->by_reference)
-    return kCallNs + (flow->pulls ? 0 : kReferenceNs) + walk(*flow, p, q.ranks, 1, longest, false);
+  if (flow->by_reference) {
+    // In place, the peers write by zero copy what they have read.
+    const bool written = q.in_place && !flow->pulls && traits_of(q.collective).reduces_all();
+    const double input = written ? 0 : double(traits_of(q.collective).in.elements(q.bytes, q.ranks));
+    return kCallNs + (flow->pulls ? 0 : kReferenceNs) + walk(*flow, p, q.ranks, 1, longest, false, input);
+  }
   const double touched = static_cast<double>(q.bytes) * (blocks ? q.ranks + 1 : 2);
   const double writes = slowed(c.farthest().large.write, p.write(kLargePiece), touched),
                reads = slowed(c.farthest().large.read, p.read(kLargePiece), touched);
@@ -257,7 +270,8 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
                                   .ranks = ranks,
                                   .bytes = bytes,
                                   .staging_slot = staging_slot,
-                                  .in_place = in_place});
+                                  .in_place = in_place,
+                                  .afterwards = true});
         };
         const auto better = [&](Algorithm than, std::initializer_list<Algorithm> others,
                                 bool in_place = false) {

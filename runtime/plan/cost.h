@@ -23,6 +23,7 @@ struct CostQuery {
   bool huge_pages = true;                ///< private buffers are on huge pages
   bool forced = false;                   ///< pull is used without asking whether they are
   bool in_place = false;                 ///< input and output are the same memory, on all ranks
+  bool afterwards = false;  ///< includes what the application's next accesses to its buffers lose
 };
 
 /// Reductions of pulled data copy so many bytes at a time out of the other process, so that they stay in the
@@ -45,11 +46,12 @@ inline constexpr double kReferenceNs = 100;
 /// through staging buffers take longer if a rank touches more than 512 KiB, by a factor that grows up to 8
 /// MiB, where it is the record's factor for pieces of kLargeBytes. Copies of 64 KiB and more take longer by
 /// the record's factor for two cores that copy at once, unless only one rank copies, out of the other's
-/// buffer. What peers read in place costs its owner more time when the application next writes there: the
-/// record's difference of the two kinds of stores. An all_reduce in place does not pay it, since the peers
-/// then write those bytes. What peers store into an output costs its owner a read from their caches. A call
-/// itself takes kCallNs, and kReferenceNs more with registered buffers. The model does not include compute
-/// time of reductions, and memory beyond the size of all caches together.
+/// buffer. With `afterwards`, flows by reference also cost what the
+/// application pays after the call: a byte that a peer has read in place costs its owner's next store the
+/// record's difference of the two kinds of stores (not in an all_reduce in place by zero copy, since the
+/// peers then write those bytes), and a byte that a peer has stored costs its owner a read from that peer's
+/// cache. A call itself takes kCallNs, and kReferenceNs more with registered buffers. The model does not
+/// include compute time of reductions, and memory beyond the size of all caches together.
 std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 
 /// Rows to put before the built-in table for a group of `ranks` on one host, each on a core of its own: those

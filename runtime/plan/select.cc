@@ -184,10 +184,10 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     return !(aliased && reads) && touched * static_cast<std::size_t>(size_) >= from;
   };
   const StreamLimits& limits = stream_limits_;
-  const bool rooted = o.traits().rooted();
-  const std::size_t by_reference = rooted ? limits.rooted : limits.by_reference;
+  const bool from_root = o.traits().in.owner == CollectiveTraits::Owner::root;
+  const std::size_t by_reference = from_root ? limits.from_root : limits.by_reference;
   const std::size_t limit = ability(o.collective, choice->algorithm).by_reference ? by_reference
-                            : rooted                                              ? limits.rooted
+                            : from_root                                           ? limits.from_root
                                                                                   : limits.staged;
   choice->streams = streams(limit);
   choice->streams_by_reference = streams(by_reference);
@@ -197,14 +197,21 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
                        hosts_ > 1 ? fmt::format("{} hosts", hosts_) : "one host", bytes, reason);
     if (choice->try_zero_copy)
       *why += fmt::format("; zerocopy where all buffers are registered{}{}",
-                          registered && registered->in_place ? " and input and output the same memory" : "",
+                          choice->declines_zero_copy
+                              ? " and input and output the same memory, as here they are not"
+                          : registered && registered->in_place ? " and input and output the same memory"
+                                                               : "",
                           registered && !registered->reason.empty() ? ": " + registered->reason : "");
     if (choice->try_pull)
       *why += "; pull where all buffers lie on huge pages and ranks may read each other's memory";
     if (job_algorithm_ && !choice->forced)
       *why += fmt::format("; OURO_ALGO={} does not concern {}", flow::name(*job_algorithm_),
                           o.algorithm.empty() ? name(o.collective) : "calls with algorithm 'auto'");
-    if (choice->streams) *why += fmt::format("; non-temporal stores, as {} bytes or more are touched", limit);
+    if (choice->streams)
+      *why += fmt::format("; non-temporal stores, as {} bytes or more are touched", limit);
+    else if (choice->streams_by_reference && (choice->try_zero_copy || choice->try_pull))
+      *why +=
+          fmt::format("; by reference non-temporal stores, as {} bytes or more are touched", by_reference);
   }
   return {};
 }

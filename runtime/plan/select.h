@@ -16,13 +16,13 @@ namespace ouro::rt {
 /// What a rank writes past the caches, the application reads from memory: it pays off only when the outputs
 /// would leave the caches anyway and writing them costs others their lines.
 struct StreamLimits {
-  std::size_t staged = 0, by_reference = 0;  ///< of collectives without a root
-  std::size_t rooted = 0;                    ///< of broadcast and its relatives, whose root only reads
+  std::size_t staged = 0, by_reference = 0;
+  std::size_t from_root = 0;  ///< of broadcast and scatter, staged or by reference: a rank reads or writes
   /// The same for all flows: as measured (OURO_TUNE) or set (OURO_STREAM_BYTES).
   static constexpr StreamLimits uniform(std::size_t bytes) { return {bytes, bytes, bytes}; }
   /// For outermost caches of so many bytes in all. The factors were measured where two cores share one cache
   /// and where they do not (bench/results/measured.md).
-  static constexpr StreamLimits of_caches(std::size_t bytes) { return {4 * bytes, 2 * bytes, bytes}; }
+  static constexpr StreamLimits of_caches(std::size_t bytes) { return {8 * bytes, 2 * bytes, bytes}; }
 };
 
 struct Choice {

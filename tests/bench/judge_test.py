@@ -2,7 +2,7 @@
 import unittest
 
 import here
-from comparison import judge
+from comparison import judge, plot
 
 
 class Ratios(unittest.TestCase):
@@ -87,6 +87,8 @@ class Rows(unittest.TestCase):
         (row,) = here.rows(samples)
         self.assertEqual((row.best_peer, row.ratio), ("ompi", 3.0))
         self.assertEqual((row.bare, row.bare_us, row.bare_share), ("bare-rep", 8, 0.5))
+        ((_, lines),) = plot.curves([row])[0].values()
+        self.assertEqual(lines["best of MPI"], [(row.key, 30)])
 
     def test_the_bare_program_is_compared_with_the_same_buffers(self):
         samples = [here.sample(peer, 0, us, buffer=b) for peer, b, us in

@@ -223,7 +223,7 @@ int simulate(const Options& o) {
   if (!quiet) {
     tools::print(
         "# {} on {}; bytes of the whole buffer; simulated: ranks that were run (+: steady state continued; "
-        "*: the time is the library's model of this host)\n",
+        "*: the library's model of this host, with what the application's next accesses lose)\n",
         name, cluster->name);
     tools::print("{:>7} {:>12} {:<14} {:>12} {:>12} {:>12} {:>12} {:>12} {:>9}\n", "ranks", "bytes",
                  "algorithm", "time_us", "pair_max_B", "node_max_B", "intra_B", "inter_B", "simulated");

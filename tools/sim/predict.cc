@@ -181,7 +181,8 @@ std::optional<double> by_record(const Cluster& cluster, const Job& job) {
                                          .algorithm = job.algorithm,
                                          .ranks = job.ranks,
                                          .bytes = static_cast<std::size_t>(unit),
-                                         .staging_slot = static_cast<std::size_t>(cluster.slot_bytes)});
+                                         .staging_slot = static_cast<std::size_t>(cluster.slot_bytes),
+                                         .afterwards = true});
   return ns ? std::optional(*ns * 1e-9) : std::nullopt;
 }
 

@@ -89,8 +89,11 @@ TEST(Cost, ApplicationsPayForWhatPeersTouchInPlace) {
   const Calibration c = simple();
   Calibration dear = c;
   dear.pair[0].stores = {5 * kLargePiece, kLargePiece};
+  int ranks = 2;
   const auto extra = [&](Collective op, Algorithm a, bool in_place) {
-    const CostQuery q{.collective = op, .algorithm = a, .ranks = 2, .bytes = 64 * KiB, .in_place = in_place};
+    CostQuery q{.collective = op, .algorithm = a, .ranks = ranks, .bytes = 64 * KiB, .in_place = in_place};
+    EXPECT_DOUBLE_EQ(*predicted_ns(dear, q), *predicted_ns(c, q)) << "the call itself takes as long";
+    q.afterwards = true;
     return *predicted_ns(dear, q) - *predicted_ns(c, q);
   };
   EXPECT_DOUBLE_EQ(extra(Collective::reduce_scatter, Algorithm::zerocopy, false), 4 * 64 * KiB);
@@ -100,9 +103,17 @@ TEST(Cost, ApplicationsPayForWhatPeersTouchInPlace) {
   EXPECT_DOUBLE_EQ(extra(Collective::all_gather, Algorithm::zerocopy, false), 0)
       << "it is written to the peer";
   EXPECT_DOUBLE_EQ(extra(Collective::reduce_scatter, Algorithm::direct, false), 0) << "the peer reads a post";
+  EXPECT_DOUBLE_EQ(extra(Collective::all_reduce, Algorithm::pull, true), 4 * 32 * KiB) << "nobody writes it";
+  ranks = 4;  // three read the one block, three blocks are read by one each
+  EXPECT_DOUBLE_EQ(extra(Collective::all_gather, Algorithm::pull, false), 4 * 64 * KiB);
+  EXPECT_DOUBLE_EQ(extra(Collective::all_to_all, Algorithm::pull, false), 3 * 4 * 64 * KiB);
   // Written to the peer's output in a nanosecond a byte; the peer's application reads it in two, not one.
-  EXPECT_DOUBLE_EQ(ns(c, Collective::all_gather, Algorithm::zerocopy, 2, 64 * KiB),
-                   kCallNs + kReferenceNs + 2 * 100 + 64 * KiB + 64 * KiB + 64 * KiB);
+  const CostQuery gather{.collective = Collective::all_gather,
+                         .algorithm = Algorithm::zerocopy,
+                         .bytes = 64 * KiB,
+                         .afterwards = true};
+  EXPECT_DOUBLE_EQ(*predicted_ns(c, gather),
+                   ns(c, Collective::all_gather, Algorithm::zerocopy, 2, 64 * KiB) + 64 * KiB);
 }
 
 TEST(Cost, LargeBuffersSlowWhatIsStaged) {

@@ -140,11 +140,14 @@ TEST(Selection, OutputsGoPastTheCachesByKindOfFlow) {
   // Two ranks touch an input and an output each: four times the bytes.
   EXPECT_EQ(streams(Collective::all_reduce, 256 << 10), std::pair(false, false));
   EXPECT_EQ(streams(Collective::all_reduce, 512 << 10), std::pair(false, true));
-  EXPECT_EQ(streams(Collective::all_reduce, 1 << 20), std::pair(true, true));
+  EXPECT_EQ(streams(Collective::all_reduce, 1 << 20), std::pair(false, true));
+  EXPECT_EQ(streams(Collective::all_reduce, 2 << 20), std::pair(true, true));
+  EXPECT_EQ(streams(Collective::reduce, 256 << 10), std::pair(false, false))
+      << "its root writes what it has summed";
   EXPECT_EQ(streams(Collective::broadcast, 128 << 10), std::pair(false, false));
   EXPECT_EQ(streams(Collective::broadcast, 256 << 10), std::pair(true, true));
   const auto same = StreamLimits::uniform(77);
-  EXPECT_EQ(std::tuple(same.staged, same.by_reference, same.rooted), std::tuple(77u, 77u, 77u));
+  EXPECT_EQ(std::tuple(same.staged, same.by_reference, same.from_root), std::tuple(77u, 77u, 77u));
 }
 
 TEST(Selection, RowsHoldForTheirBuffers) {

@@ -123,7 +123,11 @@ TEST(ClusterFile, ACalibratedHostTakesWhatTheLibraryPredicts) {
     for (const auto collective : {Collective::all_gather, Collective::broadcast}) {
       const Job job{.collective = collective, .algorithm = algorithm, .ranks = 4, .bytes = 1 << 20};
       const bool blocks = collective == Collective::all_gather;
-      const auto ns = rt::predicted_ns(c, {collective, algorithm, 4, blocks ? 1u << 18 : 1u << 20});
+      const auto ns = rt::predicted_ns(c, {.collective = collective,
+                                           .algorithm = algorithm,
+                                           .ranks = 4,
+                                           .bytes = blocks ? 1u << 18 : 1u << 20,
+                                           .afterwards = true});
       const Result<Prediction> p = predict(*host, job);
       ASSERT_TRUE(p.ok() && ns);
       EXPECT_TRUE(p->by_record);
