@@ -15,19 +15,6 @@ using flow::Algorithm;
 
 constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
 
-/// Writing a byte takes one nanosecond and reading it two, whatever the kind of copy; reading one's own data
-/// takes half of that.
-Calibration simple() {
-  Calibration c{};
-  c.pairs = 1, c.pair[0].handoff = 100;
-  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
-    const auto bytes = static_cast<std::uint32_t>(kernels::kCopySizes[s]);
-    for (CopyCost& cost : c.pair[0].copies[s]) cost = {bytes, 2 * bytes};
-    c.pair[0].pull[s] = 10'000 + 2 * bytes, c.pair[0].pull_huge[s] = 5'000 + bytes;
-  }
-  return c;
-}
-
 double ns(const Calibration& c, Collective op, Algorithm a, int ranks, std::size_t bytes) {
   return predicted_ns(c, {.collective = op, .algorithm = a, .ranks = ranks, .bytes = bytes}).value_or(-1);
 }
@@ -174,9 +161,7 @@ TEST(CostRows, PullIsChosenWhereItSavesAFifth) {
 /// Far cores on which stores to what a peer has read take eight times as long: registered buffers go through
 /// staging but for calls in place, where the peers write what they have read.
 TEST(CostRows, ZeroCopyMayPayOffInPlaceAlone) {
-  Calibration c = simple();
-  c.pair[0].stores = {8 * kLargePiece, kLargePiece};
-  const auto rows = rows_by_cost(c, 2, 128 * KiB);
+  const auto rows = rows_by_cost(dear_stores(), 2, 128 * KiB);
   const auto row = row_for(rows, Collective::all_reduce, Buffers::registered, 256 * KiB);
   ASSERT_TRUE(row);
   EXPECT_EQ(row->algorithm, Algorithm::zerocopy);

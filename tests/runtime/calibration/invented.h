@@ -43,6 +43,26 @@ inline Calibration far_zen3() {
   return c;
 }
 
+/// A byte takes a nanosecond to write and two to read, whatever the kind of copy.
+inline Calibration simple() {
+  Calibration c{};
+  c.pairs = 1, c.pair[0].handoff = 100;
+  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
+    const auto bytes = static_cast<std::uint32_t>(kernels::kCopySizes[s]);
+    for (CopyCost& cost : c.pair[0].copies[s]) cost = {bytes, 2 * bytes};
+    c.pair[0].pull[s] = 10'000 + 2 * bytes, c.pair[0].pull_huge[s] = 5'000 + bytes;
+  }
+  return c;
+}
+
+/// The same, with stores that take eight times as long after a peer's read: zero copy pays off in place
+/// alone.
+inline Calibration dear_stores() {
+  Calibration c = simple();
+  c.pair[0].stores = {8 * kLargePiece, kLargePiece};
+  return c;
+}
+
 /// Faster than any processor, so every measurement misses the prediction. Pulling seems cheapest.
 inline Calibration too_fast() {
   Calibration c{};

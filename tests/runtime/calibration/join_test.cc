@@ -128,6 +128,33 @@ TEST_F(Calibrated, AlgorithmsAreThoseThatTheRecordMakesCheapest) {
   EXPECT_EQ(run("pull where all buffers", false), "");
 }
 
+/// With rows for calls in place, ranks whose call is not in place decline: all use the same flow, whoever is.
+TEST_F(Calibrated, RanksInPlaceAndOthersSumTogether) {
+  pin(rt::dear_stores());
+  const auto run = [](Context& c) -> std::string {
+    if (!c.impl()->cores().enough_here()) return "";  // one core: the rows of the table stay
+    constexpr std::size_t kCount = 1 << 16;
+    auto in = c.alloc(kCount * sizeof(float)), out = c.alloc(kCount * sizeof(float));
+    OURO_RANK_CHECK(in && out, "no memory");
+    auto* const x = static_cast<float*>(in->data());
+    auto* const y = static_cast<float*>(out->data());
+    rt::Operation op;
+    op.collective = Collective::all_reduce;
+    op.in = {x, kCount, DType::f32}, op.out = {y, kCount, DType::f32};
+    const auto text = c.world().impl()->explain(op);
+    OURO_RANK_OK(text);
+    OURO_RANK_CHECK(text->find("the same memory, as here they are not") != text->npos, "{}", *text);
+    for (int in_place = 0; in_place < 4; ++in_place) {  // a bit for each rank
+      float* const to = in_place >> c.rank() & 1 ? x : y;
+      std::fill_n(x, kCount, static_cast<float>(c.rank() + 1));
+      OURO_RANK_OK(all_reduce(c.world(), CView(x, kCount, DType::f32), View(to, kCount, DType::f32)));
+      OURO_RANK_CHECK(std::count(to, to + kCount, 3.0f) == kCount, "{}: {}", in_place, to[0]);
+    }
+    return "";
+  };
+  EXPECT_EQ(test::run_processes(2, run), "");
+}
+
 TEST_F(Calibrated, WaitsAndOutputsAreAsTheRecordSays) {
   rt::Calibration c = rt::invented_record();
   c.wake = 70'000, c.cache_kib = 1024;
