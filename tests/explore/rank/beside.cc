@@ -6,6 +6,7 @@
 #include "runtime/core/log.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/network/control_lines.h"
+#include "runtime/network/remote_peers.h"
 #include "tests/explore/rank/rank.h"
 
 namespace ouro::log {
@@ -63,6 +64,7 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment
   return std::shared_ptr<GpuWords>(words);
 }
 void GpuWords::set_all(std::uint32_t, std::uint32_t) const {}
+std::string_view RemotePeer::host() const { return {}; }
 
 }  // namespace ouro::rt
 
