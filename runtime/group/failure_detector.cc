@@ -189,10 +189,12 @@ Status FailureDetector::look(InFlight& op) {
   OURO_TRY(look_at_stopped(op));
   const Collective collective = op.plan->op.collective;
   const double elapsed = op.elapsed();
-  if (!op.late_said && elapsed >= in_seconds(settings_.late_after)) {
-    const std::string slow = slow_links(absent.empty());
-    op.late_said = !absent.empty();
-    if (!absent.empty())
+  if (elapsed >= in_seconds(settings_.late_after)) {
+    // Absent ranks are news once for each operation; slow links are as often as their Repeat says.
+    const bool absence_is_news = !absent.empty() && !op.late_said;
+    const std::string slow = slow_links(!absence_is_news);
+    op.late_said |= absence_is_news;
+    if (absence_is_news || (!absent.empty() && !slow.empty()))
       OURO_WARN("ranks {{{}}} have not entered {} seq {} of group {}; {} ranks wait, {:.1f} s{}",
                 fmt::join(absent, ","), name(collective), op.seq, settings_.group,
                 members_.size() - static_cast<int>(absent.size()), elapsed, slow);
@@ -225,18 +227,15 @@ Status FailureDetector::look(InFlight& op) {
 std::string FailureDetector::slow_links(bool news) {
   std::string text;
   if (!context_.network()) return text;
-  std::map<std::string, double> severity;  // by host: seconds per byte, both directions together
-  for (const SlowHost& s : context_.network()->slow_hosts()) {
-    if (std::ranges::none_of(s.ranks, [&](int rank) { return from_world(rank) >= 0; })) continue;
-    text += (text.empty() ? "; the network is slow: " : "; ") + s.text();
-    severity[s.host] += 1 / s.what.rate;
-  }
-  if (!news) return text;
   bool due = false;
   const auto now = Clock::now();
-  std::lock_guard lock(mutex_);
-  for (const auto& [host, how_slow] : severity) due |= said_slow_[host].due(how_slow, now);
-  return due ? text : "";
+  for (const SlowHost& s : context_.network()->slow_hosts()) {
+    if (std::ranges::none_of(s.ranks, [&](int rank) { return from_world(rank) >= 0; })) continue;
+    text += (text.empty() ? "; data moves slowly: " : "; ") + s.text();
+    std::lock_guard lock(mutex_);
+    due |= said_slow_[s.host].due(1 / s.what.rate, now);  // also where the text is for another message
+  }
+  return due || !news ? text : "";
 }
 
 /// A rank that has entered the operation may leave as soon as it has done its part: its data has arrived, or

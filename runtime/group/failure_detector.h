@@ -80,9 +80,8 @@ class FailureDetector final : public MemberObserver {
   Status look_at_stopped(InFlight&);
   /// Fails if the members have entered this operation with different signatures.
   Status look_for_mismatch(const InFlight&);
-  /// Describes the slow directions to and from hosts of members, as "; ..." to be appended to a text; "" if
-  /// none is known. With `news` also "" if a warning of this group has reported them and they have not
-  /// become worse since; a text that is returned counts as reported.
+  /// Describes to which hosts of members data moves slowly, as "; ..." to be appended to a text; "" if none
+  /// is known. With `news` also "" if the group has reported them and they have not become worse since.
   std::string slow_links(bool news);
   void complete(Failure*, const InFlight*);
   /// Makes `first` the group's error, unless it has one, ends all waits and tells peers. Skips steps for

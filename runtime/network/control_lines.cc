@@ -118,7 +118,7 @@ void ControlLines::heard(RemotePeer& peer, const wire::NetFrame& frame) {
   if (peer.lost || cut_) return;
   peer.heard = Clock::now();
   peer.spoke = true;
-  peer.warned = false;
+  peer.said.clear();
   const auto* note = std::get_if<wire::Note>(&frame);
   if (!note) return;
   if (note->kind == static_cast<std::uint16_t>(NoteKind::fenced)) return events_.fenced(peer.remote.rank);
@@ -220,13 +220,12 @@ void ControlLines::judge_silence(RemotePeer& peer, Clock::time_point now) {
     // there earlier.
     if (peer.lines.empty() || now - peer.lines.back()->since() > kBrief) dial_peer(peer);
     const Way way = peer.silence.way();
-    if (!peer.warned) peer.said = Way::unknown;
-    // The warning is repeated if the direction has become known since.
-    if (!std::exchange(peer.warned, true) || (way != Way::unknown && way != peer.said)) {
+    // The warning is repeated if the direction has become known since, once for each that is reported: the
+    // judgement may change back and forth.
+    if ((peer.said.empty() || way != Way::unknown) && peer.said.insert(way).second) {
       const std::string seen = peer.silence.text(peer.host());
       OURO_WARN("{} has given no sign of life for {:.1f} s; it is given up at {:.1f} s{}{}", peer.who(),
                 seconds, std::chrono::duration<double>(fail_after).count(), seen.empty() ? "" : "; ", seen);
-      peer.said = way;
     }
   }
 }

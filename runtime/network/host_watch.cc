@@ -20,8 +20,7 @@ constexpr auto kSilent = 500ms;
 std::string SlowHost::text() const {
   const std::string rate = fmt::format("{:.1f} kB/s", what.rate / 1e3);
   const std::string who = fmt::format("host {} (ranks {})", host, fmt::join(ranks, ","));
-  return what.outbound ? fmt::format("{} bytes are queued to {}, and {} get there", what.queued, who, rate)
-                       : fmt::format("{} come from {}", rate, who);
+  return fmt::format("{} bytes are queued to {}, and {} get there", what.queued, who, rate);
 }
 
 void HostWatch::take(RemotePeers& peers, Clock::time_point now) {
@@ -44,7 +43,7 @@ void HostWatch::take(RemotePeers& peers, Clock::time_point now) {
           "segments ({:.1f} %) had to be sent again within {:.0f} s",
           name, fmt::join(h.ranks, ","), loss->again, loss->sent, 100 * loss->rate(), loss->seconds);
     h.rate.take(h.all, now);
-    for (const RateWatch::Slow& s : h.rate.slow()) slow.push_back({name, h.ranks, s});
+    if (const auto s = h.rate.slow()) slow.push_back({name, h.ranks, *s});
   }
   if (slow.empty() && !any_slow_) return;
   any_slow_ = !slow.empty();

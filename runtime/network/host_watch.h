@@ -1,5 +1,5 @@
 // Watches the network path to each other host, over all connections of this rank to the ranks there: warns
-// about lost packets, and tells which directions are slow, for messages about late operations. Used by
+// about lost packets, and tells to which data moves slowly, for messages about late operations. Used by
 // ControlLines.
 #pragma once
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace ouro::rt {
 
-/// A slow direction between this host and another.
+/// A host to which data moves slowly.
 struct SlowHost {
   std::string host;        ///< "10.0.0.7"
   std::vector<int> ranks;  ///< the job's ranks on that host
@@ -26,7 +26,7 @@ class HostWatch {
   /// Takes the changes of all peers' connections. Called with each heartbeat, on the network thread. Warns
   /// about a host to which packets are lost, and repeats the warning as Repeat allows.
   void take(RemotePeers&, Clock::time_point now);
-  /// The slow directions, as of the last heartbeat. Thread-safe; a single load if there is none.
+  /// The slow hosts, as of the last heartbeat. Thread-safe; a single load if there is none.
   std::vector<SlowHost> slow() const;
 
  private:

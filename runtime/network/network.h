@@ -55,7 +55,7 @@ class Network {
   void kick() {
     if (control_) control_->kick();
   }
-  /// The slow directions to and from other hosts, as of the last heartbeat. Thread-safe.
+  /// The hosts to which data moves slowly, as of the last heartbeat. Thread-safe.
   std::vector<SlowHost> slow_hosts() const {
     return control_ ? control_->hosts().slow() : std::vector<SlowHost>();
   }

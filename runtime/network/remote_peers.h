@@ -52,14 +52,14 @@ struct RemotePeer {
   std::vector<std::shared_ptr<FrameStream>> lines;  ///< control lines; all are read, the newest is written to
   Clock::time_point heard{};
   bool spoke = false;  ///< something has arrived since the rank started: from then on its silence counts
-  bool warned = false, lost = false, fenced = false, dialing = false;
+  bool lost = false, fenced = false, dialing = false;
   bool met = false;                ///< there has been a line to it
   std::uint64_t newest = 0;        ///< order of its newest note
   TcpChanges connections;          ///< control lines and data connections
   std::vector<TcpChange> changes;  ///< of the connections, as of the last heartbeat
   SilenceWatch silence;
-  Way said = Way::unknown;  ///< what the last warning about the current silence has reported
-  bool resends = false;     ///< data is being retransmitted because nothing comes back
+  std::set<Way> said;    ///< what the warnings about the current silence have reported
+  bool resends = false;  ///< data is being retransmitted because nothing comes back
   Attempts attempts;
   std::string who() const;        ///< "rank 3 (10.0.0.7:4711)"
   std::string_view host() const;  ///< "10.0.0.7"

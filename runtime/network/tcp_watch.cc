@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace ouro::rt {
@@ -26,7 +27,10 @@ constexpr std::uint64_t kLeastAgain = 10;
 constexpr int kLeastBeats = 5;
 
 constexpr double kLeastSeconds = 0.9;  // four heartbeat intervals, one of them a little short
-constexpr auto kGap = 1s;              // a longer one between two samples: this process was stopped
+/// A healthy path acknowledges bytes after so many round trips at most: one on the way, one in which the
+/// other end may hold an acknowledgement back, and one for a retransmission.
+constexpr double kHealthyTrips = 3;
+constexpr auto kGap = 1s;  // a longer one between two samples: this process was stopped
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -44,12 +48,12 @@ std::vector<TcpChange> TcpChanges::take(std::vector<transport::TcpSample> sample
                        .retransmitted = s.retransmitted - b->retransmitted,
                        .duplicates = s.duplicates - b->duplicates,
                        .acked = s.bytes_acked - b->bytes_acked,
-                       .received = s.bytes_received - b->bytes_received,
                        .queued_before = b->queued,
                        .queued = s.queued,
                        .unanswered_before = b->unanswered,
                        .unanswered = s.unanswered,
-                       .round_trip = s.round_trip});
+                       .round_trip = s.round_trip,
+                       .shortest_round_trip = s.shortest_round_trip});
   }
   before_ = std::move(samples);
   return changes;
@@ -151,41 +155,39 @@ void RateWatch::take(std::span<const TcpChange> changes, Clock::time_point now) 
   const auto since = now - std::exchange(before_, now);
   if (since > kGap) taken_ = 0;
   Beat b{.seconds = seconds(since)};
-  std::uint64_t queued_before = 0;
   for (const TcpChange& c : changes) {
     if (!c.data) continue;
     b.acked += c.acked;
-    b.received += c.received;
+    b.queued_before += c.queued_before;
     b.queued += c.queued;
-    queued_before += c.queued_before;
+    b.round_trip = std::max(b.round_trip, c.shortest_round_trip);
   }
-  b.always_queued = b.queued > 0 && queued_before > 0;
   if (since <= kGap) beats_[taken_++ % kBeats] = b;
 }
 
-std::vector<RateWatch::Slow> RateWatch::slow() const {
-  std::vector<Slow> slow;
-  const auto add_if_it_crawls = [&slow](Slow s, std::uint64_t bytes) {
-    if (bytes == 0 || s.seconds < kLeastSeconds) return;
-    s.rate = static_cast<double>(bytes) / s.seconds;
-    if (s.rate < kCrawl) slow.push_back(s);
-  };
+std::optional<RateWatch::Slow> RateWatch::slow() const {
   const std::size_t n = std::min(taken_, kBeats);
   const auto back = [this](std::size_t i) -> const Beat& { return beats_[(taken_ - 1 - i) % kBeats]; };
-  Slow out{.outbound = true}, in;
-  std::uint64_t acked = 0, received = 0;
-  for (std::size_t i = 0; i < n && back(i).always_queued; ++i)
-    out.seconds += back(i).seconds, acked += back(i).acked;
-  if (out.seconds > 0) out.queued = back(0).queued;
-  std::size_t arrived = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    in.seconds += back(i).seconds;
-    received += back(i).received;
-    arrived += back(i).received > 0;
+  Slow s;
+  std::uint64_t acked = 0;
+  std::size_t beats = 0;
+  for (; beats < n && back(beats).always_queued(); ++beats)
+    s.seconds += back(beats).seconds, acked += back(beats).acked;
+  if (acked == 0 || s.seconds < kLeastSeconds) return {};
+  s.queued = back(0).queued;
+  s.rate = static_cast<double>(acked) / s.seconds;
+  if (s.rate >= kCrawl) return {};
+  // What is queued when a beat begins is acknowledged within `wait` beats, unless it waits for longer. If the
+  // path has such a long round trip that these are more than all beats, nothing is known.
+  const double beat = s.seconds / static_cast<double>(beats);
+  const auto wait =
+      static_cast<std::size_t>(std::max(1.0, std::ceil(kHealthyTrips * seconds(back(0).round_trip) / beat)));
+  std::uint64_t begun = 0, ended = 0;
+  for (std::size_t first = wait; first <= beats; ++first) {
+    begun += back(first - 1).queued_before;
+    for (std::size_t i = first - wait; i < first; ++i) ended += back(i).acked;
   }
-  add_if_it_crawls(out, acked);
-  if (2 * arrived >= n) add_if_it_crawls(in, received);
-  return slow;
+  return begun > ended ? std::optional(s) : std::nullopt;
 }
 
 }  // namespace ouro::rt

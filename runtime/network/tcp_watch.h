@@ -21,10 +21,10 @@ struct TcpChange {
   bool data = false;
   bool counted = false;  ///< whether the kernel counts the segments that arrive
   std::uint32_t segments_in = 0, data_segments_out = 0, retransmitted = 0, duplicates = 0;
-  std::uint64_t acked = 0, received = 0;        ///< bytes
+  std::uint64_t acked = 0;                      ///< bytes
   std::uint64_t queued_before = 0, queued = 0;  ///< bytes
   bool unanswered_before = false, unanswered = false;
-  std::chrono::microseconds round_trip{0};
+  std::chrono::microseconds round_trip{0}, shortest_round_trip{0};
 };
 
 /// The changes of the connections to one rank. The first sample of a connection gives no change.
@@ -103,27 +103,28 @@ class LossWatch {
   Half now_, before_;
 };
 
-/// Measures the rates of data connections to and from one host. A direction is slow if bytes move, at less
-/// than kCrawl, for at least a second. The outbound rate is measured while bytes are queued at each sample,
-/// as far back as two seconds. The inbound rate is measured over the last two seconds, if bytes arrive in at
-/// least every other interval; it does not tell whether more bytes are queued at the other end.
+/// Measures the rate of data connections to one host, while bytes are queued at each sample, as far back as
+/// two seconds. The rate is slow if it is less than kCrawl for at least a second, and bytes wait longer than
+/// they would if this rank simply had little to send: longer than a heartbeat interval and than three of the
+/// shortest round trips. What arrives from the host shows nothing of the kind, since it does not tell whether
+/// more is queued there; the ranks there can tell.
 class RateWatch {
  public:
   static constexpr double kCrawl = 1.25e6;  ///< bytes per second: 10 Mbit/s
   struct Slow {
-    bool outbound = false;
-    std::uint64_t queued = 0;  ///< outbound only: bytes that are not acknowledged
+    std::uint64_t queued = 0;  ///< bytes that are not acknowledged
     double rate = 0;           ///< bytes per second
     double seconds = 0;        ///< time over which the rate was measured
   };
   void take(std::span<const TcpChange>, Clock::time_point now);
-  std::vector<Slow> slow() const;  ///< at most one per direction
+  std::optional<Slow> slow() const;
 
  private:
   struct Beat {
     double seconds = 0;
-    std::uint64_t acked = 0, received = 0, queued = 0;
-    bool always_queued = false;
+    std::uint64_t acked = 0, queued_before = 0, queued = 0;
+    std::chrono::microseconds round_trip{0};  // the shortest one of the connection where it is longest
+    bool always_queued() const { return queued_before > 0 && queued > 0; }
   };
   static constexpr std::size_t kBeats = 8;
   std::array<Beat, kBeats> beats_{};

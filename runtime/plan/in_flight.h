@@ -12,7 +12,7 @@ struct InFlight {
   const Plan* plan = nullptr;
   std::uint64_t seq = 0;  ///< of the operation in its group, from 1; 0: none
   Clock::time_point start = {};
-  bool late_said = false;
+  bool late_said = false;             ///< a warning has named the ranks that have not entered
   Clock::time_point left_since = {};  ///< when a rank that is needed was first seen to have left
   /// The one rank that this rank waits for, if only that rank itself knows whether it will take part (mix;
   /// ranks of other hosts), and whether this rank waits for it to send or to take; -1: all ranks. Written by

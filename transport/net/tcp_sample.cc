@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <limits>
 
 namespace ouro::transport {
 
@@ -18,17 +19,21 @@ std::optional<TcpSample> sample_tcp(int socket, std::uint64_t connection, bool d
   const std::uint64_t sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
   const std::uint64_t in_flight =
       info.tcpi_unacked > 0 && sent > info.tcpi_bytes_acked ? sent - info.tcpi_bytes_acked : 0;
-  return TcpSample{.connection = connection,
-                   .data = data,
-                   .segments_in = info.tcpi_segs_in,
-                   .data_segments_out = info.tcpi_data_segs_out,
-                   .retransmitted = info.tcpi_total_retrans,
-                   .duplicates = info.tcpi_dsack_dups,
-                   .bytes_acked = info.tcpi_bytes_acked,
-                   .bytes_received = info.tcpi_bytes_received,
-                   .queued = in_flight + info.tcpi_notsent_bytes,
-                   .round_trip = std::chrono::microseconds(info.tcpi_rtt),
-                   .unanswered = info.tcpi_unacked > 0 && info.tcpi_retransmits > 0};
+  // The kernel says 0 or the largest number if it has not measured any.
+  const bool measured =
+      info.tcpi_min_rtt > 0 && info.tcpi_min_rtt < std::numeric_limits<std::uint32_t>::max();
+  return TcpSample{
+      .connection = connection,
+      .data = data,
+      .segments_in = info.tcpi_segs_in,
+      .data_segments_out = info.tcpi_data_segs_out,
+      .retransmitted = info.tcpi_total_retrans,
+      .duplicates = info.tcpi_dsack_dups,
+      .bytes_acked = info.tcpi_bytes_acked,
+      .queued = in_flight + info.tcpi_notsent_bytes,
+      .round_trip = std::chrono::microseconds(info.tcpi_rtt),
+      .shortest_round_trip = std::chrono::microseconds(measured ? info.tcpi_min_rtt : info.tcpi_rtt),
+      .unanswered = info.tcpi_unacked > 0 && info.tcpi_retransmits > 0};
 }
 
 std::uint64_t number_connection() {

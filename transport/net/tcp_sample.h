@@ -16,10 +16,12 @@ struct TcpSample {
   std::uint32_t data_segments_out = 0;  ///< with data, including retransmissions (Linux 4.6)
   std::uint32_t retransmitted = 0;      ///< segments
   std::uint32_t duplicates = 0;         ///< segments that the other end reported as duplicates (Linux 4.19)
-  std::uint64_t bytes_acked = 0, bytes_received = 0;  ///< (Linux 4.1)
+  std::uint64_t bytes_acked = 0;        ///< (Linux 4.1)
   /// Bytes that were written and are not acknowledged; before Linux 4.19: bytes that are not sent.
   std::uint64_t queued = 0;
   std::chrono::microseconds round_trip{0};
+  /// The shortest round trip of the last minutes; before Linux 4.6: the current one.
+  std::chrono::microseconds shortest_round_trip{0};
   /// Whether the kernel has retransmitted the oldest unacknowledged data at least once since it last received
   /// an acknowledgement.
   bool unanswered = false;

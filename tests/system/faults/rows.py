@@ -8,7 +8,7 @@ DIED, GONE = ("peer-dead",), ("peer-unresponsive", "link-lost")
 LOSES = r"the way to host 10\.77\.0\.. \(ranks .*\) loses packets"
 THERE = "lost on the way from this host to"  # said only if packets of the other direction arrive
 PASSES = "packets pass both ways"  # said of a stopped process
-SLOW = r"the network is slow: .*[0-9] bytes are queued to host 10\.77\.0\.. \(ranks [0-9,]*\), and [0-9.]* kB/s get there"
+SLOW = r"data moves slowly: .*[0-9] bytes are queued to host 10\.77\.0\.. \(ranks [0-9,]*\), and [0-9.]* kB/s get there"
 
 ROWS = [
     Row("F1", "SIGKILL of a rank", ALL, "running idle", do="kill", reasons=DIED, far=L1, short=True),
@@ -88,7 +88,7 @@ ROWS = [
                               ("F22", "another root", "root"), ("F23", "another order", "order"))],
     *[Row("F24", "a rank skips a collective: named when late, failure at the deadline", ways, "running",
           odd={"FAULTS_ACT": "skip"}, victims=(1,), reasons=("deadline",), within=3.0, says="have not entered", dead=True,
-          limits={"OURO_LATE": "0.5", "OURO_DEADLINE": "2.5"}, short=ways == "shm") for ways in ("shm", NET)],
+          limits={"OURO_LATE": "0.5", "OURO_DEADLINE": "2.5"}, short=ways == "shm", never=SLOW) for ways in ("shm", NET)],
     Row("F33", "one rank finds no memory", ALL, "running group", fault="error:rank={v},what=memory,{at}", within=R1,
         reasons=("resource",), dead=False, short=True),
     Row("F34", "a child that was forked after joining ends", ALL, "running", odd={"FAULTS_CHILD": "exits"}, seconds=0.5),
