@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace ouro::transport {
@@ -55,18 +56,17 @@ std::uint64_t GpuExports::add(std::shared_ptr<GpuBlock> block) {
 }
 
 void GpuExports::withdraw(std::uint64_t id) {
+  decltype(entries_)::node_type gone;  // after the lock
   std::lock_guard lock(mutex_);
-  end(id);
+  gone = end(id);
 }
 
 /// An export that was never offered is mapped nowhere. Announcing its end would only displace older
 /// announcements that importers still need.
-void GpuExports::end(std::uint64_t id) {
-  const auto it = entries_.find(id);
-  if (it == entries_.end()) return;
-  const bool offered = it->second.offered;
-  entries_.erase(it);
-  if (offered) dropped_(id);
+std::map<std::uint64_t, GpuExports::Entry>::node_type GpuExports::end(std::uint64_t id) {
+  auto gone = entries_.extract(id);
+  if (gone && gone.mapped().offered) dropped_(id);
+  return gone;
 }
 
 GpuRef GpuExports::in_block(const std::byte* p, std::size_t bytes) const {
@@ -96,14 +96,19 @@ bool GpuExports::still(const void* p, std::uint64_t allocation) {
 
 void GpuExports::look_for_freed() {
   constexpr std::uint64_t kEvery = 4;  // calls: a look costs what a call costs that finds a stranger's memory
-  if (by_base_.empty() && registrations_.empty()) return;
-  if (++calls_ % kEvery != 0) return;
-  look_for_freed_range();
-  if (by_base_.empty()) return;
-  auto next = by_base_.upper_bound(looked_at_);
-  if (next == by_base_.end()) next = by_base_.begin();
-  looked_at_ = next->first;
-  if (!still(reinterpret_cast<const void*>(next->first), entries_[next->second].allocation)) drop(next);
+  {
+    std::lock_guard lock(mutex_);
+    if (by_base_.empty() && registrations_.empty()) return;
+    if (++calls_ % kEvery != 0) return;
+    look_for_freed_range();
+    if (!by_base_.empty()) {
+      auto next = by_base_.upper_bound(looked_at_);
+      if (next == by_base_.end()) next = by_base_.begin();
+      looked_at_ = next->first;
+      if (!still(reinterpret_cast<const void*>(next->first), entries_[next->second].allocation)) drop(next);
+    }
+  }
+  end_when_quiet();
 }
 
 /// Whether [at, end) is memory of the device. A buffer in memory of cuMemMap may lie across mappings.
@@ -121,8 +126,8 @@ static bool goes_on(const std::byte* at, const std::byte* end, int device) {
 Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
   const auto* at = static_cast<const std::byte*>(p);
   const auto address = reinterpret_cast<std::uint64_t>(p);
-  std::lock_guard lock(mutex_);
   look_for_freed();
+  std::lock_guard lock(mutex_);
   if (const GpuRef ours = in_block(at, bytes); ours.id != 0) return ours;
   if (!ranges_.empty())
     if (const GpuRef registered = in_range(at, bytes); registered.id != 0) return registered;
@@ -209,6 +214,7 @@ Status GpuImport::map_pieces(int device, const GpuOffer& offer, const GpuFetch& 
 Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const GpuOffer& offer, const GpuFetch& more) {
   const auto made = when_quiet(std::shared_ptr<GpuImport>(new GpuImport));
   made->device_ = device;
+  made->bytes_ = offer.bytes;
   if (!offer.pieces.empty()) {
     OURO_TRY(made->map_pieces(device, offer, more));
   } else if (offer.fd) {
@@ -218,8 +224,13 @@ Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const GpuOffer& of
     OURO_ASSIGN(void* const data, gpu().ipc_open(device, offer.handle));
     made->data_ = static_cast<std::byte*>(data);
     made->legacy_ = true;
+    // The offer's size is a peer's word. The other kinds fail where it is not that of the memory.
+    OURO_ASSIGN(const auto here, gpu().pointer(data));
+    const auto* const end = static_cast<const std::byte*>(here.base) + here.bytes;
+    if (here.kind != gpu::MemoryKind::device || !here.base || end <= made->data_)
+      return Status(Reason::refused, "a peer offered device memory, and its handle opened something else");
+    made->bytes_ = std::min(made->bytes_, static_cast<std::size_t>(end - made->data_));
   }
-  made->bytes_ = offer.bytes;
   return made;
 }
 

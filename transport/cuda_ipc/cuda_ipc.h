@@ -119,7 +119,7 @@ class GpuExports {
   /// is freed (CUDA requires that of legacy handles). Error invalid: the registration has ended already.
   Result<std::vector<std::uint64_t>> deregister(std::uint64_t registration);
   /// Whether an export has ended.
-  bool ended(std::uint64_t id) const;
+  bool ended(std::uint64_t id);
 
  private:
   struct Entry {
@@ -152,11 +152,20 @@ class GpuExports {
   Result<Entry> entry_of(const std::byte* p, std::size_t bytes, const gpu::PointerInfo&, Reach) const;
   void add_range(const std::byte* begin, Range);
   /// Removes a range. If no other range uses its export, the export has to end, and so does the one that the
-  /// leader's path has made of the same allocation: both are added to `ending`, or end at once if it is null.
-  void drop_range(Ranges::const_iterator, std::vector<std::uint64_t>* ending);
+  /// leader's path has made of the same allocation: both are added to ending_, without allocating after
+  /// make_room_to_end.
+  void drop_range(Ranges::const_iterator);
+  void make_room_to_end();
   void look_for_freed_range();
   static bool still(const void* p, std::uint64_t allocation);
-  void end(std::uint64_t id);
+  /// Returns the export, if there was one: the caller drops it after the lock, since the memory of its pieces
+  /// may be freed with it.
+  std::map<std::uint64_t, Entry>::node_type end(std::uint64_t id);
+  void drop(std::map<std::uint64_t, std::uint64_t>::iterator by_base);
+  // Without it.
+  /// Ends the exports in ending_ when the process is quiet (when_quiet). If memory is short, those that are
+  /// left end after a later call.
+  void end_when_quiet() noexcept;
   /// For objects that end an export later (EndsWithIt): whether the exports still exist.
   struct Alive {
     std::mutex mutex;
@@ -166,11 +175,11 @@ class GpuExports {
   /// Nobody says when a stranger frees his memory: a call looks now and then whether the next of it is still
   /// what was exported.
   void look_for_freed();
-  void drop(std::map<std::uint64_t, std::uint64_t>::iterator by_base);
 
   std::function<void(std::uint64_t)> dropped_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::map<std::uint64_t, Entry> entries_;
+  std::vector<std::uint64_t> ending_;  // exports that nothing names any more, and end_when_quiet is to end
   std::map<std::uint64_t, std::uint64_t> by_base_;  // address of a stranger's memory -> id
   std::uint64_t next_ = 1;
   std::uint64_t calls_ = 0, looked_at_ = 0;  // the address of a stranger's memory
@@ -191,6 +200,7 @@ class GpuImport {
   GpuImport(const GpuImport&) = delete;
   GpuImport& operator=(const GpuImport&) = delete;
   std::byte* data() const { return data_; }
+  /// As many as the driver has mapped, at most as many as were offered.
   std::size_t bytes() const { return bytes_; }
   /// Whether its export has ended, so that no later operation names it.
   bool retired() const { return retired_.load(std::memory_order_relaxed); }

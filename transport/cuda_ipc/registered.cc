@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "runtime/core/log.h"
@@ -173,44 +174,52 @@ GpuExports::Ranges::const_iterator GpuExports::join(const std::byte* p, std::siz
   return range_around(p, bytes);
 }
 
-void GpuExports::drop_range(Ranges::const_iterator it, std::vector<std::uint64_t>* ending) {
+void GpuExports::drop_range(Ranges::const_iterator it) {
   const std::uint64_t id = it->second.id;
   ranges_.erase(it);
   Entry& e = entries_[id];
   if (--e.users > 0) return;
-  const auto stop = [&](std::uint64_t export_id) {
-    if (ending)
-      ending->push_back(export_id);
-    else
-      end(export_id);
-  };
   // The leader's path may have exported the allocation before it was registered.
   const auto known = e.has_handle ? by_base_.find(reinterpret_cast<std::uint64_t>(e.base)) : by_base_.end();
   if (known != by_base_.end()) {
-    stop(known->second);
+    ending_.push_back(known->second);
     by_base_.erase(known);
   }
-  stop(id);
+  ending_.push_back(id);
 }
 
 struct GpuExports::EndsWithIt {
   std::shared_ptr<Alive> alive;
-  std::uint64_t id;
-  EndsWithIt(std::shared_ptr<Alive> a, std::uint64_t i) : alive(std::move(a)), id(i) {}
+  std::uint64_t id = 0;  // 0: none yet
+  explicit EndsWithIt(std::shared_ptr<Alive> a) : alive(std::move(a)) {}
   EndsWithIt(const EndsWithIt&) = delete;
   EndsWithIt& operator=(const EndsWithIt&) = delete;
   ~EndsWithIt() {
+    if (id == 0) return;
     std::lock_guard lock(alive->mutex);
     if (alive->exports) alive->exports->withdraw(id);
   }
 };
+
+void GpuExports::end_when_quiet() noexcept try {
+  std::vector<std::shared_ptr<EndsWithIt>> going;  // after the lock: if the process is quiet, they withdraw
+  std::lock_guard lock(mutex_);
+  going.reserve(ending_.size());
+  while (!ending_.empty()) {
+    going.push_back(when_quiet(std::make_shared<EndsWithIt>(alive_)));
+    going.back()->id = ending_.back();
+    ending_.pop_back();
+  }
+} catch (const std::bad_alloc&) {  // the rest stays in ending_, for the next call
+}
 
 GpuExports::~GpuExports() {
   std::lock_guard lock(alive_->mutex);
   alive_->exports = nullptr;
 }
 
-bool GpuExports::ended(std::uint64_t id) const {
+bool GpuExports::ended(std::uint64_t id) {
+  end_when_quiet();
   std::lock_guard lock(mutex_);
   return !entries_.contains(id);
 }
@@ -225,7 +234,8 @@ void GpuExports::look_for_freed_range() {
   const auto range =
       std::find_if(from, to, [&](const auto& r) { return r.second.number == looked_at_registration_; });
   if (range == to || still(next->second, range->second.allocation)) return;
-  // The pieces of memory of cuMemMap are retained, so that late accesses of other ranks are harmless.
+  // Pieces of memory of cuMemMap are retained: other ranks that have mapped them access memory that still
+  // exists. This rank's own operations fault where the memory was unmapped.
   if (entries_[range->second.id].pieces.empty())
     OURO_WARN(
         "the memory registered at {} ({} bytes) was freed before its registration ended: ranks no longer "
@@ -234,34 +244,43 @@ void GpuExports::look_for_freed_range() {
   else
     OURO_INFO(REG, "the memory registered at {} ({} bytes) was unmapped before its registration ended",
               fmt::ptr(next->second), range->second.end - range->first);
+  make_room_to_end();
   for (auto it = ranges_.begin(); it != ranges_.end();) {
     const auto at = it++;
-    if (std::ranges::count(at->second.parts, next->first) > 0) drop_range(at, nullptr);
+    if (std::ranges::count(at->second.parts, next->first) > 0) drop_range(at);
   }
-  drop_range(range, nullptr);
+  drop_range(range);
   next->second = nullptr;
 }
 
+void GpuExports::make_room_to_end() {
+  ending_.reserve(ending_.size() + 2 * ranges_.size());  // drop_range adds up to two of a range
+}
+
 Result<std::vector<std::uint64_t>> GpuExports::deregister(std::uint64_t registration) {
-  std::vector<std::uint64_t> ending, to_be_closed;
+  std::vector<std::uint64_t> to_be_closed;
   {
     std::lock_guard lock(mutex_);
     const auto known = registrations_.find(registration);
     if (known == registrations_.end()) return invalid("this registration has ended already");
+    // What throws comes before the first change, so that the caller can try again.
+    make_room_to_end();
+    to_be_closed.reserve(2 * ranges_.size());
+    const std::size_t before = ending_.size();
     looked_at_registration_ = registration - 1;
     look_for_freed_range();  // warns if the memory has been freed already
     if (known->second != nullptr) {
       for (auto it = ranges_.begin(); it != ranges_.end();) {
         const auto at = it++;
         if (at->second.number == registration || std::ranges::count(at->second.parts, registration) > 0)
-          drop_range(at, &ending);
+          drop_range(at);
       }
     }
     registrations_.erase(known);
-    for (const std::uint64_t id : ending)
-      if (entries_[id].has_handle) to_be_closed.push_back(id);
+    for (std::size_t i = before; i < ending_.size(); ++i)
+      if (entries_[ending_[i]].has_handle) to_be_closed.push_back(ending_[i]);
   }
-  for (const std::uint64_t id : ending) when_quiet(std::make_shared<EndsWithIt>(alive_, id));
+  end_when_quiet();
   return to_be_closed;
 }
 

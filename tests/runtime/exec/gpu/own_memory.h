@@ -55,6 +55,12 @@ class Own {
     bytes_ = 0;
     return {};
   }
+  /// Gives the first chunk back and keeps its addresses.
+  Status unmap_first() {
+    std::byte* const first = chunks_.front();
+    chunks_.erase(chunks_.begin());
+    return fake().unmap(first);
+  }
   void free() {
     if (!data_) return;
     if (reserved()) {

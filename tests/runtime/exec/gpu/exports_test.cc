@@ -1,0 +1,110 @@
+// Exports and imports of device memory by themselves: when exports of unmapped memory end, and how large an
+// import is. On fake devices.
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tests/runtime/exec/gpu/own_memory.h"
+#include "tests/runtime/failure/harness.h"
+#include "transport/cuda_ipc/cuda_ipc.h"
+#include "transport/cuda_ipc/quiet.h"
+
+namespace ouro::test {
+namespace {
+
+/// The library finds that registered memory was unmapped, in a later call or when the registration ends: the
+/// memory is not named any more, but operations in flight may have named its exports, so these end later.
+TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
+  OURO_NEEDS_FAKES();
+  for (const bool in_a_call : {true, false}) {
+    gpu::FakeGpu shared;
+    gpu::install(&shared);
+    {
+      const auto range = shared.reserve(0, 2 * kUnit);
+      ASSERT_TRUE(range.ok());
+      auto* const p = static_cast<std::byte*>(*range);
+      for (const std::size_t at : {std::size_t{0}, kUnit}) ASSERT_TRUE(shared.map(0, p + at, kUnit).ok());
+      std::vector<std::uint64_t> dropped;
+      transport::GpuExports exports([&](std::uint64_t id) { dropped.push_back(id); });
+      const auto a = exports.register_range(p, kUnit, 0, {.processes = true});
+      const auto b = exports.register_range(p + kUnit, kUnit, 0, {.processes = true});
+      ASSERT_TRUE(a.ok() && b.ok());
+      const auto id = [&](std::size_t at, std::size_t bytes) {
+        const auto found = exports.find_lasting(p + at, bytes);
+        EXPECT_TRUE(found.ok());
+        return found.ok() ? found->id : 0;
+      };
+      std::vector<std::uint64_t> named{id(0, 4), id(kUnit - 4, 8)};  // of the first, and of both together
+      const std::uint64_t other = id(kUnit, 4);
+      EXPECT_TRUE(named[0] != 0 && named[1] > named[0] && other != 0);
+      for (const std::uint64_t n : named) EXPECT_TRUE(exports.offer(n, 0, 2).ok());
+      std::optional<transport::OnDevice> operation(std::in_place);
+      ASSERT_TRUE(shared.unmap(p).ok());
+      if (in_a_call) {
+        for (int call = 0; call < 8; ++call) EXPECT_TRUE(exports.find(p + kUnit, 4, 0).ok());
+      } else {
+        EXPECT_TRUE(exports.deregister(*a).ok());
+      }
+      EXPECT_EQ(id(0, 4), 0u);
+      EXPECT_EQ(id(kUnit - 4, 8), 0u);
+      EXPECT_EQ(id(kUnit, 4), other);
+      transport::release_if_quiet();
+      for (const std::uint64_t n : named) {
+        EXPECT_FALSE(exports.ended(n));
+        EXPECT_TRUE(exports.offer(n, 0, 2).ok());
+      }
+      EXPECT_TRUE(dropped.empty());
+      EXPECT_EQ(shared.live().retained, 2);
+      operation.reset();
+      transport::release_if_quiet();
+      std::ranges::sort(dropped);
+      EXPECT_EQ(dropped, named);
+      EXPECT_EQ(shared.live().retained, 1);
+      if (in_a_call) {
+        EXPECT_TRUE(exports.deregister(*a).ok());
+      }
+      EXPECT_FALSE(exports.deregister(*a).ok());
+      EXPECT_TRUE(exports.deregister(*b).ok());
+      EXPECT_EQ(shared.live().retained, 0);
+      EXPECT_TRUE(shared.unmap(p + kUnit).ok() && shared.unreserve(p).ok());
+    }
+    gpu::install(nullptr);
+  }
+}
+
+/// The size in an offer by handle is a peer's word. Larger than the memory, it gives access to the memory
+/// only.
+TEST(Imports, AreNotLargerThanTheMemory) {
+  OURO_NEEDS_PROCESSES();
+  OURO_NEEDS_FAKES();
+  Watchdog watchdog;
+  gpu::FakeGpu owner;
+  const auto data = owner.alloc(0, kUnit);
+  ASSERT_TRUE(data.ok());
+  const auto handle = owner.ipc_export(*data);
+  ASSERT_TRUE(handle.ok());
+  Processes ranks(1, [&](int, Board&) {
+    gpu::install(new gpu::FakeGpu);
+    for (const std::size_t says : {kUnit / 2, kUnit, 16 * kUnit}) {
+      const auto fetch = [&](std::size_t) -> Result<transport::GpuOffer> {
+        transport::GpuOffer offer;
+        offer.bytes = says;
+        offer.handle = *handle;
+        return offer;
+      };
+      transport::GpuImports imports;
+      const std::size_t there = std::min(says, kUnit);
+      const auto whole = imports.map(0, {.id = 1}, there, fetch);
+      ASSERT_TRUE(whole.ok()) << whole.status().message();
+      EXPECT_EQ(whole->keep->bytes(), there);
+      EXPECT_THAT(imports.map(0, {.id = 1}, there + 1, fetch).status(), Fails(Reason::ring_corrupt));
+      EXPECT_THAT(imports.map(0, {.id = 1, .offset = there}, 4, fetch).status(), Fails(Reason::ring_corrupt));
+    }
+  });
+  ranks.join();
+  EXPECT_TRUE(owner.free(*data).ok());
+}
+
+}  // namespace
+}  // namespace ouro::test
