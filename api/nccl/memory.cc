@@ -81,11 +81,13 @@ Registration try_to_register(ncclComm_t comm, const char* function, const void* 
 }
 
 /// Ends a registration before the program frees the memory, as it may once this call has returned.
-void end_registration(const char* function, Registration registration) {
-  const Status ended = registration.release();
+void end_registration(const char* function, Registration registration,
+                      Milliseconds wait = Milliseconds(2000)) {
+  const void* const data = registration.data();
+  const Status ended = registration.release(wait);
   if (!ended.ok())
-    OURO_WARN("{}: {}. CUDA leaves undefined what follows if the memory is freed before that", function,
-              ended.message());
+    OURO_WARN("{}: {}. The memory at {} must not be freed yet: CUDA leaves undefined what follows", function,
+              ended.message(), data);
 }
 
 ncclResult_t check_window(const char* function, ncclComm_t comm, ncclWindow_t window) {
@@ -107,9 +109,11 @@ ncclResult_t no_device_pointer(const char* function, ncclWindow_t window, void**
 
 }  // namespace
 
+/// Does not wait for other ranks, which may never destroy their communicators: warns where one of them still
+/// has memory open.
 void end_registrations(ncclComm_t comm) {
-  std::vector<Registration> ended;  // after the lock
-  std::lock_guard lock(g_known->mutex);
+  std::vector<Registration> ended;
+  std::unique_lock lock(g_known->mutex);
   for (auto it = g_known->registered.begin(); it != g_known->registered.end();) {
     const auto at = it++;
     if (at->second->comm != comm) continue;
@@ -118,6 +122,9 @@ void end_registrations(ncclComm_t comm) {
   }
   for (const ncclWindow_t window : g_known->windows)
     if (window->comm == comm) ended.push_back(std::move(window->registration));
+  lock.unlock();
+  for (Registration& r : ended)
+    if (r) end_registration("a communicator ends", std::move(r), Milliseconds(0));
 }
 
 }  // namespace ouro::nccl

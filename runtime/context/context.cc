@@ -69,15 +69,25 @@ Allocation::~Allocation() {
     owner_->host_memory().forget(id_);
 }
 
-Registration::~Registration() { (void)release({}).ok(); }
+Registration::~Registration() {
+  try {
+    (void)end().ok();
+  } catch (const std::bad_alloc&) {
+    // The registration stays until the context ends, or until a look at the memory finds it freed.
+  }
+}
+
+Status Registration::end() {
+  if (owner_->inherited() || number_ == 0) return {};
+  OURO_ASSIGN(open_, owner_->device_memory().deregister(number_));
+  number_ = 0;  // not before it has ended: a call that has failed can be repeated
+  return {};
+}
 
 Status Registration::release(std::chrono::milliseconds patience) {
-  if (owner_->inherited()) return {};
-  DeviceMemory& memory = owner_->device_memory();
-  if (const std::uint64_t number = std::exchange(number_, 0); number != 0) {
-    OURO_ASSIGN(open_, memory.deregister(number));
-  }
-  return open_.empty() || patience.count() <= 0 ? Status() : memory.await_closed(&open_, patience);
+  OURO_TRY(end());
+  if (owner_->inherited() || open_.empty()) return {};
+  return owner_->device_memory().await_closed(&open_, patience);
 }
 
 Context::Context(ContextSpec spec, std::vector<Peer> peers, std::unique_ptr<Network> network,

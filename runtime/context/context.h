@@ -47,7 +47,8 @@ class Allocation {
   std::shared_ptr<transport::GpuBlock> block_;
 };
 
-/// The registration of memory of this rank's GPU that the program allocated. The destructor ends it.
+/// The registration of memory of this rank's GPU that the program allocated. The destructor ends it,
+/// and does not wait for other processes.
 class Registration {
  public:
   Registration(std::shared_ptr<class Context> owner, std::uint64_t number)
@@ -56,10 +57,12 @@ class Registration {
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
   /// Ends the registration. If other processes may have opened the memory by a legacy handle, waits up to
-  /// `patience` until they have closed it. May be called again after the error deadline. Not thread-safe.
+  /// `patience` until they have closed it; without patience, asks them once. May be called again after an
+  /// error. Not thread-safe.
   Status release(std::chrono::milliseconds patience);
 
  private:
+  Status end();
   std::shared_ptr<class Context> owner_;
   std::uint64_t number_;             // 0: ended
   std::vector<std::uint64_t> open_;  // exports that other processes may have open

@@ -2,14 +2,17 @@
 #include "runtime/context/device_memory.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <string_view>
 #include <thread>
 
 #include "kernels/gpu/resident.h"
+#include "runtime/core/deadline.h"
 #include "runtime/core/per_process.h"
 #include "runtime/join/local_socket.h"
 
@@ -23,6 +26,7 @@ struct Neighbours {
   std::map<std::pair<wire::Nonce, int>, DeviceMemory*> ranks;
 };
 constexpr const char* kSocket = "socket";  // the error names a rank of the job, as those of MemoryRequests do
+constexpr auto kToAnswer = std::chrono::milliseconds(100);  // at least, however little patience is left
 constexpr auto kComing = std::chrono::seconds(10);  // it takes microseconds from joining to being found
 constinit PerProcess<Neighbours> g_neighbours;
 Neighbours& neighbours() { return *g_neighbours; }
@@ -231,45 +235,52 @@ bool DeviceMemory::maps(int r, std::uint64_t id) {
   return from.exports.holds(id);
 }
 
+/// Only what proves that the memory is not open there is ok. An error of the question, a rank that does not
+/// answer and an answer that is not understood prove nothing.
+Status DeviceMemory::closed_by(int r, std::uint64_t id, Clock::time_point until) {
+  const auto open = [&](std::string_view says, std::string_view why) {
+    return Status(Failure{.reason = Reason::deadline,
+                          .text = fmt::format("rank {} {} memory open that was registered: {}", r, says, why),
+                          .rank = r,
+                          .detector = "registration"});
+  };
+  constexpr std::string_view kUses =
+      "an operation of its process has not ended, or a graph that it has captured may use the memory";
+  if (r == members_.rank()) return exports_.ended(id) ? Status() : open("still has", kUses);
+  const auto maps_nothing = [&] {
+    const Peer& peer = members_.peer(r);
+    pollfd process{peer.pidfd.get(), POLLIN, 0};  // poll ignores a negative descriptor
+    return peer.remote() || peer.pid == members_.self().pid || record(r).present == 0 ||
+           members_.is_dead(r) || members_.has_closed(r) || poll(&process, 1, 0) == 1;
+  };
+  if (maps_nothing()) return {};
+  std::vector<Fd> fds;
+  const auto answer = requests_.ask(r,
+                                    {.kind = wire::Fetch::Kind::gpu_mapped,
+                                     .key = id,
+                                     .ranks = static_cast<std::uint32_t>(members_.rank())},
+                                    &fds, {}, std::max(until, Clock::now() + kToAnswer));
+  if (maps_nothing()) return {};  // it has ended or left meanwhile
+  if (!answer.ok()) return open("may still have", answer.status().message());
+  const auto* const grant = std::get_if<wire::Grant>(&*answer);
+  if (!grant) return open("may still have", "it has answered with something else");
+  return grant->bytes == 0 ? Status() : open("still has", kUses);
+}
+
 Status DeviceMemory::await_closed(std::vector<std::uint64_t>* ids, std::chrono::milliseconds patience) {
   using namespace std::chrono_literals;
-  const auto until = Clock::now() + patience;
-  auto pause = 100us;
-  int holder = members_.rank();
-  const auto open_somewhere = [&](std::uint64_t id) {
-    for (int r = 0; r < members_.size(); ++r) {
-      if (members_.is_remote(r) || members_.peer(r).pid == members_.self().pid || members_.is_dead(r))
-        continue;
-      std::vector<Fd> fds;
-      const auto answer = requests_.ask(r,
-                                        {.kind = wire::Fetch::Kind::gpu_mapped,
-                                         .key = id,
-                                         .ranks = static_cast<std::uint32_t>(members_.rank())},
-                                        &fds);
-      const auto* grant = answer.ok() ? std::get_if<wire::Grant>(&*answer) : nullptr;
-      // A rank that has ended, or that has no GPU, maps nothing.
-      const bool open = grant ? grant->bytes != 0 : answer.status().reason() == Reason::deadline;
-      if (open) holder = r;
-      if (open) return true;
-    }
-    return false;
+  const auto until = deadline_after(patience);
+  const auto closed = [&](std::uint64_t id) {
+    Status s = closed_by(members_.rank(), id, until);
+    for (int r = 0; s.ok() && r < members_.size(); ++r) s = closed_by(r, id, until);
+    return s;
   };
-  for (;;) {
+  for (auto pause = 100us;; pause = std::min(2 * pause, 10'000us)) {
     transport::release_if_quiet();
-    holder = members_.rank();
-    std::erase_if(*ids, [&](std::uint64_t id) { return exports_.ended(id) && !open_somewhere(id); });
-    if (ids->empty()) return {};
-    if (Clock::now() >= until)
-      return Status(Failure{
-          .reason = Reason::deadline,
-          .text =
-              fmt::format("rank {} still has memory open that was registered: an operation of its process "
-                          "has not ended, or a graph that it has captured may use the memory",
-                          holder),
-          .rank = holder,
-          .detector = "registration"});
+    Status s;
+    while (!ids->empty() && (s = closed(ids->back())).ok()) ids->pop_back();
+    if (s.ok() || Clock::now() >= until) return s;
     std::this_thread::sleep_for(pause);
-    pause = std::min(2 * pause, 10'000us);
   }
 }
 

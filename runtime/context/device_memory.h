@@ -47,7 +47,9 @@ class DeviceMemory {
   /// must be closed before the memory is freed (await_closed).
   Result<std::vector<std::uint64_t>> deregister(std::uint64_t registration);
   /// Waits until these exports have ended and no other process has one open; removes the closed ones from the
-  /// list. Error deadline: a rank, which the text names, still has one open.
+  /// list. Without patience, asks once. Each question may take 100 ms, however little patience is left. Error
+  /// deadline: a rank, which the text names, still has one open, or may have, since it does not say
+  /// otherwise.
   Status await_closed(std::vector<std::uint64_t>* ids, std::chrono::milliseconds patience);
   /// As long as it lives, `let_go` is called, from any thread, when imports may have been retired. Owners
   /// that keep imports beyond an operation then release the retired ones.
@@ -110,6 +112,9 @@ class DeviceMemory {
   /// Releases the imports of rank r that can be released now, and returns whether this process still maps its
   /// export `id`. Called on the watch thread.
   bool maps(int r, std::uint64_t id);
+  /// Returns ok if export `id` has ended and rank r does not have it open: it says so, is of this process,
+  /// has no GPU, has left, or has died. For this rank itself: if the export has ended. Error deadline.
+  Status closed_by(int r, std::uint64_t id, Clock::time_point until);
   Result<OwnBlock> own_block(std::uint64_t key, std::size_t bytes);
   Result<transport::GpuOffer> fetch(int r, const wire::Fetch&);
   /// Calls f with the memory of a rank that is another thread of this process. Errors: those of f;

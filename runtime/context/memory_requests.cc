@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -32,10 +33,10 @@ Status ended(int r, const Peer& peer, std::string text) {
 /// A broken connection is no proof of death, so it is retried: a rank that has died does not listen any
 /// more either.
 Result<wire::Frame> MemoryRequests::ask(int r, wire::Fetch request, std::vector<Fd>* fds,
-                                        const std::vector<int>& give) const {
+                                        const std::vector<int>& give, Clock::time_point until) const {
   request.job = job_;
   for (int attempt = 1;; ++attempt) {
-    auto answer = ask_once(r, request, fds, give);
+    auto answer = ask_once(r, request, fds, give, until);
     if (answer.ok() || answer.status().reason() != Reason::peer_dead || members_.is_dead(r) ||
         attempt == kAttempts)
       return answer;
@@ -44,7 +45,7 @@ Result<wire::Frame> MemoryRequests::ask(int r, wire::Fetch request, std::vector<
 }
 
 Result<wire::Frame> MemoryRequests::ask_once(int r, const wire::Fetch& request, std::vector<Fd>* fds,
-                                             const std::vector<int>& give) const {
+                                             const std::vector<int>& give, Clock::time_point until) const {
   if (members_.is_remote(r))
     return Status(unsupported(fmt::format("memory of rank {}, which is on another host", r)));
   const Peer& peer = members_.peer(r);
@@ -54,11 +55,12 @@ Result<wire::Frame> MemoryRequests::ask_once(int r, const wire::Fetch& request, 
   OURO_TRY(check_peer(line.get()));
   OURO_TRY(send_frame(line.get(), request, give));
   // The end of the rank is not always a hang-up: a process that it forked may hold the socket open.
-  const auto end = Clock::now() + kFetchDeadline;
-  auto incoming = recv_frame(line.get(), Clock::now() + kFetchSlice);
+  const auto end = std::min<Clock::time_point>(Clock::now() + kFetchDeadline, until);
+  const auto slice = [&] { return std::min<Clock::time_point>(Clock::now() + kFetchSlice, end); };
+  auto incoming = recv_frame(line.get(), slice());
   while (!incoming.ok() && incoming.status().reason() == Reason::deadline && Clock::now() < end &&
          !members_.is_dead(r))
-    incoming = recv_frame(line.get(), Clock::now() + kFetchSlice);
+    incoming = recv_frame(line.get(), slice());
   if (members_.is_dead(r) || (!incoming.ok() && incoming.status().reason() == Reason::peer_dead))
     return ended(r, peer,
                  "it ended before it gave its memory" +

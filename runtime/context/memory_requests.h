@@ -6,6 +6,7 @@
 
 #include "runtime/context/job_members.h"
 #include "runtime/core/fd.h"
+#include "runtime/core/wait.h"
 #include "transport/wire/frames.h"
 
 namespace ouro::rt {
@@ -22,15 +23,16 @@ class MemoryRequests {
   const wire::Nonce& job() const { return job_; }
 
   /// Errors: unsupported (a rank of another host), peer-dead, refused and others that the rank answers,
-  /// deadline (10 s), resource. Fills in the job; `give`: descriptors to send with the request.
-  Result<wire::Frame> ask(int r, wire::Fetch request, std::vector<Fd>* fds,
-                          const std::vector<int>& give = {}) const;
+  /// deadline (10 s, or earlier at `until`), resource. Fills in the job; `give`: descriptors to send with the
+  /// request.
+  Result<wire::Frame> ask(int r, wire::Fetch request, std::vector<Fd>* fds, const std::vector<int>& give = {},
+                          Clock::time_point until = Clock::time_point::max()) const;
   /// Requests one descriptor; *got: size of the memory, in bytes.
   Result<Fd> fetch(int r, Kind, std::uint64_t key, std::uint64_t bytes, std::uint64_t* got) const;
 
  private:
-  Result<wire::Frame> ask_once(int r, const wire::Fetch&, std::vector<Fd>* fds,
-                               const std::vector<int>& give) const;
+  Result<wire::Frame> ask_once(int r, const wire::Fetch&, std::vector<Fd>* fds, const std::vector<int>& give,
+                               Clock::time_point until) const;
   const JobMembers& members_;
   const wire::Nonce job_;
 };

@@ -108,7 +108,7 @@ class OURO_API Registration {
   Registration() = default;                                    ///< an empty handle
   Registration(Registration&&) noexcept = default;             ///< leaves an empty handle behind
   Registration& operator=(Registration&&) noexcept = default;  ///< as if the old one were destroyed
-  ~Registration() = default;  ///< as release(Milliseconds(0)), without its error
+  ~Registration() = default;  ///< ends it as release() does; neither waits for other processes nor asks them
   const void* data() const { return impl_ ? data_ : nullptr; }  ///< as registered; null for an empty handle
   std::size_t bytes() const { return impl_ ? bytes_ : 0; }      ///< as registered; 0 for an empty handle
   explicit operator bool() const { return impl_ != nullptr; }   ///< false: an empty handle
@@ -121,8 +121,9 @@ class OURO_API Registration {
   /// cudaMalloc must not be freed while another process has it open (CUDA does not define what happens then).
   /// For such memory the call waits up to `wait` until all have closed it. They do so without a call of their
   /// own, but not while an operation of theirs or of this process is in flight, so let operations end that
-  /// wait for this rank. Error deadline: a rank, which the text names, still has the memory open; the
-  /// registration has ended nevertheless, and a later call continues to wait.
+  /// wait for this rank. With `wait` 0 it asks them once, for up to 100 ms each. Error deadline: a rank,
+  /// which the text names, still has the memory open, or has not said that it has closed it; the registration
+  /// has ended nevertheless, and a later call continues to wait. Error resource: call it again.
   Status release(Milliseconds wait = Milliseconds(2000));
   /// For the library.
   Registration(std::shared_ptr<rt::Registration> impl, const void* data, std::size_t bytes)

@@ -100,8 +100,9 @@ OURO_API int ouro_register(ouro_context_t context, const void* data, size_t byte
                            ouro_registration_t* registration);
 /** Ends a registration, at once for operations that are called later, and frees the handle. Operations in
  * flight must have ended before the memory is freed. Memory of cudaMalloc must not be freed either while
- * another process has it open: for it this waits up to `wait_ms` (negative: 2,000). Error timeout: a rank
- * still has it open. The handle then stays, for another call, unless `wait_ms` was 0. Null is ignored. */
+ * another process has it open: for it this waits up to `wait_ms` (negative: 2,000; 0: it asks them once).
+ * Error timeout: a rank still has it open, or has not said that it has closed it. The handle then stays, for
+ * another call, unless `wait_ms` was 0, which frees it in any case. Null is ignored. */
 OURO_API int ouro_deregister(ouro_registration_t registration, int64_t wait_ms);
 
 /** @}

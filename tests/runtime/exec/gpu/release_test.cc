@@ -1,5 +1,7 @@
 // The end of registrations: in flight, in graphs, too late, and of ranks that die. Ranks are processes with a
 // fake GPU each, or one for all.
+#include <sys/resource.h>
+
 #include <atomic>
 #include <functional>
 #include <optional>
@@ -31,6 +33,17 @@ class Released : public testing::Test {
   }
 };
 
+/// Calls f while the process cannot open a descriptor.
+Status without_descriptors(const std::function<Status()>& f) {
+  rlimit before{};
+  EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  Status s = f();
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  return s;
+}
+
 /// The other rank's kernel waits for this one when the memory is released: it stays mapped there until it has
 /// ended, and then goes without a call of that rank.
 TEST_F(Released, WhileAnOperationIsInFlight) {
@@ -58,6 +71,11 @@ TEST_F(Released, WhileAnOperationIsInFlight) {
       EXPECT_LT(fake().live().imports, mapped);
     } else {
       EXPECT_TRUE(eventually([&] { return board.stage[0] == 1; }));
+      EXPECT_THAT(r->release(0ms), Fails(Reason::deadline, 0));
+      const Status unknown = without_descriptors([&] { return r->release(0ms); });
+      EXPECT_THAT(unknown, Fails(Reason::deadline, 0));
+      EXPECT_TRUE(has(unknown.message(), "may still have")) << unknown.message();
+      EXPECT_TRUE(has(unknown.message(), "descriptor")) << unknown.message();
       const Status open = r->release(50ms);
       EXPECT_THAT(open, Fails(Reason::deadline, 0));
       EXPECT_TRUE(has(open.message(), "has not ended")) << open.message();
@@ -79,32 +97,46 @@ TEST_F(Released, WhileAnOperationIsInFlight) {
 }
 
 /// The owner has named the memory in an operation that the other rank has not come to when it releases it:
-/// there it stays mapped, whatever that rank does in between, until the operation has ended.
+/// there it stays mapped, whatever that rank does in between, until the operation has ended. The same where
+/// the owner has unmapped another part of the memory by then, which the library finds at the release.
 TEST_F(Released, BeforeTheOtherRankHasComeToTheOperation) {
   OURO_NEEDS_PROCESSES();
   on_ranks([](Context& c, Board& board) {
-    for (const bool chunks : {false, true}) {
+    enum Kind { legacy, in_chunks, without_its_first_chunk };
+    for (const Kind kind : {legacy, in_chunks, without_its_first_chunk}) {
+      const bool chunks = kind != legacy;
       Own memory, other;
-      ASSERT_TRUE((chunks ? memory.make_chunks(c, {2, 2}, 4) : memory.make(c, 4 * kCount)).ok());
+      const std::size_t at = kind == without_its_first_chunk ? kUnit : 0;
+      if (kind == legacy) {
+        ASSERT_TRUE(memory.make(c, 4 * kCount).ok());
+      } else if (kind == in_chunks) {
+        ASSERT_TRUE(memory.make_chunks(c, {2, 2}, 4).ok());
+      } else {
+        ASSERT_TRUE(memory.make_chunks(c, {1, 4}, 5).ok());
+      }
       ASSERT_TRUE(other.make(c, 4 * kCount).ok());
       auto r = c.register_memory(memory.data(), memory.bytes(), c.device());
       ASSERT_TRUE(r.ok()) << r.status().message();
       bool named = false;
-      ASSERT_EQ(settle(c.world(), c, memory, 0, kCount, &named), "");
+      ASSERT_EQ(settle(c.world(), c, memory, at, kCount, &named), "");
       EXPECT_TRUE(named);
       const int both[] = {0, 1};
       auto beside = c.group(both, "beside");
       ASSERT_TRUE(beside.ok());
-      ASSERT_EQ(settle(*beside, c, memory, 0, kCount, &named), "");  // it has mapped it, too
+      ASSERT_EQ(settle(*beside, c, memory, at, kCount, &named), "");  // it has mapped it, too
       const int mapped = fake().live().imports;
-      ASSERT_TRUE(memory.fill(0, kCount, 1).ok() && other.fill(0, kCount, 1).ok());
+      ASSERT_TRUE(memory.fill(at, kCount, 1).ok() && other.fill(0, kCount, 1).ok());
       ASSERT_TRUE(barrier(c.world()).ok());
       auto s = Stream::create(c.device()), t = Stream::create(c.device());
       ASSERT_TRUE(s.ok() && t.ok());
-      const View v(memory.data(), kCount, DType::f32, c.device());
+      const View v(memory.data() + at, kCount, DType::f32, c.device());
       const View w(other.data(), kCount, DType::f32, c.device());
-      const int turn = chunks ? 2 : 1;
+      const int turn = kind + 1;
+      const std::uint64_t names = c.world().impl()->gpu_named();
       if (c.world().rank() == 1) {
+        if (kind == without_its_first_chunk) {
+          ASSERT_TRUE(memory.unmap_first().ok());
+        }
         auto late = all_reduce(c.world(), v, v, ReduceOp::sum, *s);
         ASSERT_TRUE(late.ok()) << late.status().message();
         EXPECT_EQ(r->release(chunks ? 0ms : 30ms).ok(), chunks);
@@ -119,7 +151,8 @@ TEST_F(Released, BeforeTheOtherRankHasComeToTheOperation) {
         auto late = all_reduce(c.world(), v, v, ReduceOp::sum, *s);
         ASSERT_TRUE(late.ok() && late->wait().ok()) << late.status().message();
       }
-      EXPECT_EQ(memory.expect(0, kCount, 2), "");
+      EXPECT_GT(c.world().impl()->gpu_named(), names);
+      EXPECT_EQ(memory.expect(at, kCount, 2), "");
       ASSERT_TRUE(barrier(c.world()).ok());
       const Status released = r->release(5s);
       EXPECT_TRUE(released.ok()) << released.message();

@@ -86,13 +86,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def(
           "release",
           [](ouro::Registration& r, double wait) {
-            const ouro::Status s =
-                r.release(ouro::Milliseconds(static_cast<std::int64_t>(std::max(wait, 0.0) * 1000)));
+            const double seconds = wait > 0 ? std::min(wait, 1e9) : 0.0;  // 0 for NaN, too
+            const ouro::Status s = r.release(ouro::Milliseconds(static_cast<std::int64_t>(seconds * 1000)));
             if (!s.ok()) std::rethrow_exception(ouro::adapter::exception_of(s));
           },
           pybind11::arg("wait") = 2.0, pybind11::call_guard<pybind11::gil_scoped_release>(),
           "Ends the registration; waits so many seconds for other processes that have memory of cudaMalloc "
-          "open. Raises DistBackendError where one still has.");
+          "open, with 0 asks them once. Raises DistBackendError where one still has, or does not answer.");
   m.def(
       "register_memory",
       [](const c10::intrusive_ptr<c10d::Backend>& b, const at::Tensor& t) {
