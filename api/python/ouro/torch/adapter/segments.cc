@@ -79,18 +79,26 @@ void Segments::add(std::uintptr_t address, std::size_t bytes) {
   }
 }
 
+/// What is registered may come again, as a whole or in part, or as part of more: an event and the snapshot
+/// that follow() takes may both report it.
 void Segments::mapped(std::uintptr_t address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  if (!pieces_.contains(address)) add(address, bytes);
+  const std::uintptr_t end = address + bytes;
+  std::vector<std::pair<std::uintptr_t, std::size_t>> lacking;
+  for (const auto& [from, piece] : pieces_) {  // in order, and disjoint
+    if (from >= end) break;
+    if (from > address) lacking.emplace_back(address, from - address);
+    address = std::max(address, from + piece.bytes);
+  }
+  if (address < end) lacking.emplace_back(address, end - address);
+  for (const auto& [at, many] : lacking) add(at, many);
 }
 
 void Segments::unmapped(std::uintptr_t address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const std::uintptr_t end = address + bytes;
-  auto it = pieces_.upper_bound(address);
-  if (it != pieces_.begin()) --it;
   std::vector<std::pair<std::uintptr_t, std::size_t>> stays;
-  while (it != pieces_.end() && it->first < end) {
+  for (auto it = pieces_.begin(); it != pieces_.end() && it->first < end;) {
     const std::uintptr_t from = it->first, to = from + it->second.bytes;
     if (to <= address) {
       ++it;

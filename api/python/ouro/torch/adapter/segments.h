@@ -39,7 +39,7 @@ class Segments {
   Context& context_;
   const int device_;
   std::mutex mutex_;
-  std::map<std::uintptr_t, Piece> pieces_;  // by address
+  std::map<std::uintptr_t, Piece> pieces_;  // by address, disjoint
   bool told_ = false;                       // a warning has said why a piece could not be registered
 };
 
