@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "runtime/calibration/choose.h"
+#include "runtime/plan/select.h"
 #include "tools/info/machine.h"
 
 namespace ouro::info {
@@ -33,10 +34,15 @@ std::string calibration_text(const rt::HostCalibration& h) {
   if (h.record.context_switch)
     text += fmt::format("switch       {} ns from thread to thread of one core\n", h.record.context_switch);
   text += waiting(h.record);
-  if (const auto bytes = rt::cached_bytes(h.record, 1))
-    text +=
-        fmt::format("past caches  outputs of which {} and more are touched for each of {} outermost caches\n",
-                    human_bytes(*bytes), std::max(h.record.caches, 1u));
+  if (const auto bytes = rt::cached_bytes(h.record, 1)) {
+    const auto limits = rt::StreamLimits::of_caches(*bytes);
+    text += fmt::format(
+        "past caches  outputs, if ranks touch {} (from a root), {} (by reference) or {} (staged) for each of "
+        "{} caches\n",
+        human_bytes(limits.from_root), human_bytes(limits.by_reference), human_bytes(limits.staged),
+        rt::shares_caches(h.record) ? fmt::format("{} outermost", std::max(h.record.caches, 1u))
+                                    : "their own");
+  }
   for (std::uint32_t i = 0; i < h.record.pairs; ++i) {
     const rt::PairCosts& p = h.record.pair[i];
     text += fmt::format("same {:<8}{} ns a line from core to core\n", rt::name(p.distance), p.handoff);

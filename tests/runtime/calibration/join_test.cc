@@ -180,7 +180,7 @@ TEST_F(Calibrated, WaitsAndOutputsAreAsTheRecordSays) {
       const auto text = group->impl()->explain(op);
       OURO_RANK_OK(text);
       const std::string says =
-          fmt::format("as {} bytes or more", std::max<std::size_t>(caches, 1) * (4 << 20));
+          fmt::format("as {} bytes or more", std::max<std::size_t>(caches, 1) * (8 << 20));
       OURO_RANK_CHECK(text->find(says) != text->npos, "{}", *text);
       return "";
     });

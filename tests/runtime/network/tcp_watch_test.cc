@@ -424,7 +424,6 @@ TEST(TcpSample, OfAConnectionOnTheLoopback) {
   EXPECT_EQ(after->retransmitted, 0u);
   EXPECT_FALSE(after->unanswered);
   EXPECT_GT(after->shortest_round_trip, 0us);
-  EXPECT_LE(after->shortest_round_trip, 1s);
   const auto there = transport::sample_tcp(b.get(), 0, false);
   ASSERT_TRUE(there);
   EXPECT_FALSE(transport::sample_tcp(-1, 0, false));
