@@ -41,7 +41,10 @@ class Host:
         self.home = tempfile.TemporaryDirectory()
         self.environment = {k: v for k, v in os.environ.items() if k != "OURO_CALIBRATION"} | {"XDG_CACHE_HOME": self.home.name}
         self.ask()
-        (self.kept,) = pathlib.Path(self.home.name).glob("ouro/*.json")
+        kept = list(pathlib.Path(self.home.name).glob("ouro/*.json"))
+        if not kept:
+            sys.exit("model_error.py: this host cannot be calibrated now: other work keeps its cores busy")
+        self.kept = kept[0]
 
     def ask(self):
         return subprocess.run(self.command, env=self.environment, capture_output=True, text=True, timeout=30).stdout
