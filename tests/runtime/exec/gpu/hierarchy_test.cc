@@ -46,7 +46,7 @@ std::string check_call(Context& c, const Exchange& x, bool in_place, DeviceArena
   auto after = arena.read(before.size());
   OURO_RANK_OK(after);
   const std::vector<float> expected = x.expected(r);
-  std::memcpy(before.data() + out_at, expected.data(), 4 * out);
+  if (!expected.empty()) std::memcpy(before.data() + out_at, expected.data(), 4 * out);
   const auto differs = std::mismatch(before.begin(), before.end(), after->begin()).first - before.begin();
   OURO_RANK_CHECK(*after == before, "byte {} of {} (output at {}), {} {} root {} in place {}", differs,
                   before.size(), out_at, name(x.form.collective), x.count, x.root, in_place);

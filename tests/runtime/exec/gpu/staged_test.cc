@@ -144,10 +144,11 @@ TEST_F(StagedPieces, TheNextIsCopiedDownWhileOneIsOnTheNetwork) {
 /// Pieces start on a thread of the driver, behind slow work. A function enqueued behind them allocates pinned
 /// memory, for which the driver waits until they have ended.
 TEST_F(StagedPieces, AFunctionBehindPiecesHoldsNothingThatTheyWant) {
-  auto& fake = *new gpu::FakeGpu({.harsh = {.allocation_waits = true, .patience = 3000ms}});
+  // It is kept for good: events of it may be in pools.
+  static auto& fake = *new gpu::FakeGpu({.harsh = {.allocation_waits = true, .patience = 3000ms}});
   gpu::install(&fake);
   constexpr std::size_t kSmall = 1000;
-  const auto body = [&fake](Context& c) -> std::string {
+  const auto body = [](Context& c) -> std::string {
     Floats a, slow;
     OURO_RANK_OK(a.make(c, 4 * kPiece));
     OURO_RANK_OK(a.fill(1));
