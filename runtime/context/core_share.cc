@@ -2,7 +2,9 @@
 #include "runtime/context/core_share.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <set>
 
 #include "runtime/calibration/choose.h"
@@ -23,6 +25,19 @@ bool can_have(const JobMembers& members, int host, std::size_t of_each) {
     masks.insert(masks.end(), of_each, mask);
   }
   return room_for_each(masks);
+}
+
+/// Number of hardware threads that those of the ranks may use that are on this host: several ranks on one
+/// core have one cache.
+std::size_t threads_of(const JobMembers& members, const std::vector<int>& ranks) {
+  std::size_t threads = 0;
+  for (int word = 0; word < kMaxCpus / 64; ++word) {
+    std::uint64_t any = 0;
+    for (const int r : ranks)
+      if (members.peer(r).node == members.self().node) any |= members.page(r).cpus[word];
+    threads += static_cast<std::size_t>(std::popcount(any));
+  }
+  return threads;
 }
 
 }  // namespace
@@ -60,17 +75,13 @@ bool CoreShare::enough_for(const std::vector<int>& ranks) const {
 std::size_t CoreShare::caches_of(const std::vector<int>& ranks, const Calibration& record) const {
   std::set<int> bound;
   std::size_t anywhere = 0, here = 0;
-  std::set<int> threads;  // hardware threads that they may use
   for (const int r : ranks) {
     if (members_.peer(r).node != members_.self().node) continue;
     ++here;
-    const ControlPage& page = members_.page(r);
-    for (int cpu = 0; cpu < kMaxCpus; ++cpu)
-      if (page.cpus[cpu / 64] >> (cpu % 64) & 1) threads.insert(cpu);
-    const int cache = page.cache;
+    const int cache = members_.page(r).cache;
     cache > 0 ? void(bound.insert(cache)) : void(++anywhere);
   }
-  if (!shares_caches(record)) return std::max<std::size_t>(1, std::min(here, threads.size()));
+  if (!shares_caches(record)) return std::max<std::size_t>(1, std::min(here, threads_of(members_, ranks)));
   const std::size_t others = record.caches > bound.size() ? record.caches - bound.size() : 0;
   return std::max<std::size_t>(1, bound.size() + std::min(anywhere, others));
 }
