@@ -100,7 +100,7 @@ void copy_by_rep(void* to, const void* from, std::size_t bytes) {
 void copy_prefetched(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kBlock = 16 * kLine;
   const auto ask = [](const std::byte* at, std::size_t block) {
-    for (std::size_t i = 0; i < block; i += kLine) asm volatile("prefetchw %0" : : "m"(at[i]));
+    for (std::size_t i = 0; i < block; i += kLine) own_line(at + i);
   };
   ask(to, std::min(bytes, kBlock));
   while (bytes > 0) {

@@ -48,6 +48,15 @@ constexpr std::size_t copy_size_class(std::size_t bytes) {
   return std::size_t{bytes >= (16 << 10)} + (bytes >= (128 << 10)) + (bytes >= (512 << 10));
 }
 
+/// Requests the cache line of `at` for a later store, and does not wait for it.
+[[gnu::always_inline]] inline void own_line(const void* at) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(at)));
+#else
+  __builtin_prefetch(at, 1);
+#endif
+}
+
 /// Copies into memory that another core has in its cache, or will read next. From 2 KiB on it uses the kinds
 /// in force.
 void copy_shared_lines(void* to, const void* from, std::size_t bytes);

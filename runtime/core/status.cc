@@ -154,8 +154,8 @@ void detail::no_value(const Status* why) noexcept {
 }
 
 std::string Status::message() const {
-  if (!failure_) return "ouro: ok";
-  const Failure& f = *failure_;
+  if (ok()) return "ouro: ok";
+  const Failure& f = *failure();
   std::string line = fmt::format("ouro: {}", name(f.reason));
   const std::string who = culprit(f), where = scene(f);
   if (!who.empty() || !where.empty()) {
@@ -174,8 +174,8 @@ std::string Status::message() const {
 }
 
 std::string Status::json() const {
-  if (!failure_) return nlohmann::ordered_json{{"code", name(Code::ok)}}.dump();
-  const Failure& f = *failure_;
+  if (ok()) return nlohmann::ordered_json{{"code", name(Code::ok)}}.dump();
+  const Failure& f = *failure();
   nlohmann::ordered_json j{{"code", name(code())}, {"reason", name(f.reason)}, {"text", f.text}};
   if (f.rank >= 0) j["rank"] = f.rank;
   if (!f.host.empty()) j["host"] = f.host;

@@ -2,8 +2,8 @@
 /// every layer and by users (it is installed with the public headers; standard library only).
 /// @file
 #pragma once
+#include <atomic>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -68,30 +68,54 @@ struct Failure {
   std::vector<int> dead = {};    ///< all ranks of the group known dead
 };
 
-/// Success, or a shared immutable Failure. One pointer; success allocates nothing.
+/// Success, or a shared immutable Failure. Success allocates nothing. The pointer is the only member, so that
+/// a caller's copy is one load of what one store wrote. A processor cannot forward two stores to one load:
+/// the load would wait until both are in the cache, behind all stores of the call that wait for other cores.
 class [[nodiscard]] Status {
  public:
   Status() = default;  ///< success
   /// A failure, with all that is known about it.
-  explicit Status(Failure f) : failure_(std::make_shared<const Failure>(std::move(f))) {}
+  explicit Status(Failure f) : shared_(new Shared{std::move(f)}) {}
   /// A failure without a culprit.
   Status(Reason reason, std::string text) : Status(Failure{.reason = reason, .text = std::move(text)}) {}
 
-  bool ok() const { return failure_ == nullptr; }  ///< success?
+  Status(const Status& other) noexcept : shared_(other.shared_) { share(); }
+  Status(Status&& other) noexcept : shared_(std::exchange(other.shared_, nullptr)) {}
+  Status& operator=(Status other) noexcept {
+    std::swap(shared_, other.shared_);
+    return *this;
+  }
+  ~Status() {
+    if (shared_ != nullptr) [[unlikely]]
+      drop(shared_);
+  }
+
+  bool ok() const { return shared_ == nullptr; }   ///< success?
   explicit operator bool() const { return ok(); }  ///< success?
   /// Why it failed; Reason::none on success.
-  Reason reason() const { return failure_ ? failure_->reason : Reason::none; }
+  Reason reason() const { return shared_ ? shared_->failure.reason : Reason::none; }
   /// The class of the reason; Code::ok on success.
   Code code() const { return code_of(reason()); }
   /// The failure, or nullptr on success. Valid as long as this Status or a copy of it lives.
-  const Failure* failure() const { return failure_.get(); }
+  const Failure* failure() const { return shared_ ? &shared_->failure : nullptr; }
   /// One line: "ouro: peer-dead: rank 3 (node7, pid 4121) in group dp, all_reduce seq 1182: ...".
   std::string message() const;
   /// The same as one JSON object.
   std::string json() const;
 
  private:
-  std::shared_ptr<const Failure> failure_;
+  struct Shared {
+    const Failure failure;
+    std::atomic<std::uint32_t> owners{1};
+  };
+  void share() const noexcept {
+    if (shared_ != nullptr) [[unlikely]]
+      shared_->owners.fetch_add(1, std::memory_order_relaxed);
+  }
+  [[gnu::noinline, gnu::cold]] static void drop(Shared* shared) noexcept {
+    if (shared->owners.fetch_sub(1, std::memory_order_acq_rel) == 1) delete shared;
+  }
+  Shared* shared_ = nullptr;
 };
 
 /// A failure for a wrong argument.

@@ -45,6 +45,11 @@ StagingUse staging_use(const HostFlow& flow, std::size_t bytes, int n, const Slo
   else  // small pieces are adjacent
     use.stride = std::min(slots.staging / (posted + flow.posts_result) / kLine * kLine, whole_lines(bytes));
   if (use.on != StagingUse::On::slot) use.depth = StagingView::kArrivals;
+  // A rank that waits for no other runs several rounds ahead. Requests for more than two lines delay the
+  // stores.
+  constexpr std::uint64_t kRooted = 4, kOthers = 1;
+  if (use.on == StagingUse::On::arrival || (use.on == StagingUse::On::eager && posted * use.stride <= kLine))
+    use.owns_ahead = flow.rooted ? kRooted : kOthers;
   return use;
 }
 

@@ -24,6 +24,10 @@ struct StagingUse {
   std::size_t stride = 0;                     ///< bytes from one piece of a post to the next
   std::uint64_t depth = StagingView::kSlots;  ///< rounds after which a post's memory is reused
   std::uint64_t ahead = 0;                    ///< maximum rounds from posting a round to having released it
+  /// So many rounds ahead of a post, the rank requests ownership of the lines that it will write; 0: it does
+  /// not. Readers share the lines of a post until it is written anew. Stores become visible in order, so each
+  /// store that has to wait for another core delays all later ones, in this operation and the next.
+  std::uint64_t owns_ahead = 0;
 };
 
 /// One flow, with its data cut into chunks for the executor that runs it.

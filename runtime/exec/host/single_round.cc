@@ -39,6 +39,11 @@ struct Round {
       kernels::copy_shared(piece, in, once.bytes);
     }
     mine.publish(round, StagingView::kPosted, rounds.tag());
+    if (use.owns_ahead > 0) {
+      const std::uint64_t later = round + use.owns_ahead;
+      kernels::own_line(&mine.arrival(later).word);
+      if (use.on == StagingUse::On::eager) kernels::own_line(mine.eager(later));
+    }
     return {};
   }
   [[gnu::always_inline]] inline void copy_own() {
