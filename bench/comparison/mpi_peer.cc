@@ -26,7 +26,7 @@ class MpiPeer : public Peer {
   }
 
   void* allocate(Buffer kind, std::size_t bytes) override {
-    return kind == Buffer::private_memory ? std::aligned_alloc(64, (bytes + 63) / 64 * 64) : nullptr;
+    return kind == Buffer::private_memory ? private_memory(bytes) : nullptr;
   }
 
   Error prepare(const Call& c, bool& supported) override {

@@ -40,7 +40,7 @@ class OuroPeer : public Peer {
   }
 
   void* allocate(Buffer kind, std::size_t bytes) override {
-    if (kind == Buffer::private_memory) return std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+    if (kind == Buffer::private_memory) return private_memory(bytes);
     auto made = context_.alloc(bytes);
     if (!made) return nullptr;
     memory_.push_back(std::move(*made));

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,13 @@ struct Launch {
   std::string directory;                 ///< of this launch alone; for a rendezvous by files
   std::vector<std::byte>* id = nullptr;  ///< what rank 0 published (see Peer::make_id)
 };
+
+/// Private memory for Peer::allocate, from the heap. It begins at a 2 MiB page: where the launch asks the
+/// heap for such pages, all of it is on them, and not only what lies beyond the first 2 MiB of the heap.
+inline void* private_memory(std::size_t bytes) {
+  constexpr std::size_t kLargePage = 2 << 20;
+  return std::aligned_alloc(kLargePage, (bytes + kLargePage - 1) / kLargePage * kLargePage);
+}
 
 class Peer {
  public:

@@ -77,8 +77,14 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
   struct Size {
     Least write[kCopyKinds], read[kCopyKinds], pull, pull_huge;
   } sizes[kCopySizes.size()];
-  Least large_write, large_read, together_write, together_read, pull_together, stores_after_read,
-      stores_alone;
+  struct Stores {
+    Least after_read, alone;
+    void add(const std::optional<StoreCost>& took) {
+      if (took) after_read.add(took->after_read), alone.add(took->alone);
+    }
+    StoreCost known() const { return {after_read.known(), alone.known()}; }
+  } stores, many_stores;
+  Least large_write, large_read, large_local, together_write, together_read, pull_together;
   const auto known = [&] {
     PairCosts p = out;
     for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
@@ -90,7 +96,8 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
     p.large = {large_write.known(), large_read.known()};
     p.together = {together_write.known(), together_read.known()};
     p.pull_together = pull_together.known();
-    p.stores = {stores_after_read.known(), stores_alone.known()};
+    p.large_local = large_local.known();
+    p.stores = stores.known(), p.many_stores = many_stores.known();
     return p;
   };
   for (int turn = 0; turn < kEnough; ++turn)
@@ -106,10 +113,12 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
       if (const auto took = probe.together(kind))
         together_write.add(took->write), together_read.add(took->read);
       if (const auto took = probe.pull_together()) pull_together.add(*took);
-      if (const auto took = probe.stores())
-        stores_after_read.add(took->after_read), stores_alone.add(took->alone);
+      stores.add(probe.stores(kLargePiece));
       if (turn >= 2 * kFewest || now() >= end) continue;
       if (const auto took = probe.large(kind)) large_write.add(took->write), large_read.add(took->read);
+      if (now() < end)
+        if (const auto took = probe.large_local()) large_local.add(*took);
+      if (now() < end) many_stores.add(probe.stores(kManyStores));
     }
   return known();
 }
@@ -159,12 +168,16 @@ Calibration revised(const Calibration& record, const PairCosts& now) {
       renew(&p.together.read, now.together.read, &was.copies[s][kind].read, &p.copies[s][kind].read);
     }
     renew(&p.pull[s], now.pull[s], smaller ? &was.pull[t] : nullptr, &p.pull[t]);
-    if (kCopySizes[s] == kLargePiece) renew(&p.pull_together, now.pull_together, &was.pull[s], &p.pull[s]);
     renew(&p.pull_huge[s], now.pull_huge[s], smaller ? &was.pull_huge[t] : nullptr, &p.pull_huge[t]);
+    if (kCopySizes[s] == kLargePiece)
+      renew(&p.pull_together, now.pull_together, &was.pull_huge[s], &p.pull_huge[s]);
   }
+  if (now.large_local) p.large_local = now.large_local;
   // A store to a line that the other core has read waits for that core, as a hand-off does.
   renew(&p.stores.after_read, now.stores.after_read, &was.handoff, &p.handoff);
   if (now.stores.alone) p.stores.alone = now.stores.alone;
+  renew(&p.many_stores.after_read, now.many_stores.after_read, &was.stores.after_read, &p.stores.after_read);
+  if (now.many_stores.alone) p.many_stores.alone = now.many_stores.alone;
   return out;
 }
 

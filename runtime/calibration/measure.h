@@ -16,15 +16,17 @@ class Probe {
   virtual ~Probe() = default;
   virtual std::optional<std::uint32_t> handoff() = 0;
   virtual std::optional<CopyCost> copy(kernels::CopyKind, std::size_t bytes) = 0;
-  /// kLargePiece, as by copy() and by pull() from small pages, each core for the other and both at once: the
+  /// kLargePiece, as by copy() and by pull() from huge pages, each core for the other and both at once: the
   /// mean of the two times.
   virtual std::optional<CopyCost> together(kernels::CopyKind) = 0;
   virtual std::optional<std::uint32_t> pull_together() = 0;
-  /// Ordinary stores to kLargePiece, both cores at once: the means of their times.
-  virtual std::optional<StoreCost> stores() = 0;
+  /// Ordinary stores to so many bytes, at most kLargeBytes, both cores at once: the means of their times.
+  virtual std::optional<StoreCost> stores(std::size_t bytes) = 0;
   /// kLargeBytes from the private memory of one core into that of the other, piece by piece through a shared
   /// block, each core for the other and both at once: the means of the total write and read times.
   virtual std::optional<CopyCost> large(kernels::CopyKind) = 0;
+  /// kLargeBytes within the private memory of each core, both at once: the mean of the two times.
+  virtual std::optional<std::uint32_t> large_local() = 0;
   virtual std::optional<std::uint32_t> pull(std::size_t bytes, bool huge_pages) = 0;
   /// A switch from one thread to the other by sched_yield, on one core.
   virtual std::optional<std::uint32_t> context_switch() = 0;

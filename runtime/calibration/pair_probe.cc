@@ -70,6 +70,10 @@ void store_to(std::byte* to, std::size_t bytes, std::uint32_t turn) {
   for (std::size_t i = 0; i < bytes; i += sizeof value) *reinterpret_cast<volatile Four*>(to + i) = value;
 }
 
+void copy_by_pieces(std::byte* to, const std::byte* from) {
+  for (std::size_t at = 0; at < kLargeBytes; at += kLargePiece) std::memcpy(to + at, from + at, kLargePiece);
+}
+
 bool go_to(int cpu) {
   if (cpu < 0 || cpu >= CPU_SETSIZE) return cpu < 0;
   cpu_set_t set;
@@ -84,7 +88,7 @@ struct Blocks {
       taken{kLargeBytes, false};
   // For the opposite direction at the same time: the peer's source, and the blocks that it is written to and
   // read into.
-  const Block back_source{kLargeBytes, false}, back_shared{kHuge, true}, back_taken{kLargeBytes, false};
+  const Block back_source{kLargeBytes, true}, back_shared{kHuge, true}, back_taken{kLargeBytes, false};
   explicit operator bool() const {
     return source && source_huge && shared && taken && back_source && back_shared && back_taken;
   }
@@ -105,7 +109,7 @@ struct alignas(128) Word {
   std::atomic<std::uint32_t> value{0};
 };
 
-enum class Task : std::uint8_t { handoff, fill, write, read, pull, store, come, leave, sleep, stop };
+enum class Task : std::uint8_t { handoff, fill, write, read, pull, store, local, come, leave, sleep, stop };
 
 class PairProbe final : public Probe {
  public:
@@ -192,19 +196,27 @@ class PairProbe final : public Probe {
     return exchange(kind);
   }
 
-  std::optional<StoreCost> stores() override {
+  std::optional<std::uint32_t> large_local() override {
     if (!need_blocks()) return std::nullopt;
+    return both(Task::local, [&] {
+      copy_by_pieces(blocks_->back_taken.data(), blocks_->source.data());
+      return true;
+    });
+  }
+
+  std::optional<StoreCost> stores(std::size_t bytes) override {
+    if (!need_blocks() || bytes > kLargeBytes) return std::nullopt;
     const Blocks& b = *blocks_;
     const auto store = [&] {
       return both(Task::store, [&] {
-        store_to(b.source.data(), kLargePiece, serial_);
+        store_to(b.source.data(), bytes, serial_);
         return true;
       });
     };
-    from_ = b.source.data(), bytes_ = kLargePiece;
+    from_ = b.source.data(), bytes_ = bytes;
     if (!store()) return std::nullopt;  // what is read next was written last by its owner
     const auto read = both(Task::read, [&] {
-      std::memcpy(b.back_taken.data(), b.back_source.data(), kLargePiece);
+      std::memcpy(b.back_taken.data(), b.back_source.data(), bytes);
       return true;
     });
     const auto after_read = store(), alone = store();
@@ -214,7 +226,7 @@ class PairProbe final : public Probe {
   std::optional<std::uint32_t> pull_together() override {
     if (!need_blocks()) return std::nullopt;
     const Blocks& b = *blocks_;
-    from_ = b.source.data(), bytes_ = kLargePiece;
+    from_ = b.source_huge.data(), bytes_ = kLargePiece;
     std::memset(from_, static_cast<int>(serial_ & 0xFF), bytes_);
     if (!ask(Task::fill)) return std::nullopt;
     return both(Task::pull,
@@ -309,7 +321,9 @@ class PairProbe final : public Probe {
     else if (task == Task::write)
       kernels::copy_as(kind_, b.back_shared.data(), b.back_source.data() + taken_at_, bytes_);
     else if (task == Task::store)
-      store_to(b.back_source.data(), kLargePiece, turn_of_peer_++);
+      store_to(b.back_source.data(), bytes_, turn_of_peer_++);
+    else if (task == Task::local)
+      copy_by_pieces(b.taken.data(), b.back_source.data());
     else if (task == Task::fill)
       std::memset(b.back_source.data(), 1, kLargePiece);
     else

@@ -101,12 +101,16 @@ const char* read_pair(const Json& from, PairCosts* pair) {
     return "handoff_ns is not 5 to 20000";
   if (!read_two(from, "large", &pair->large.write, &pair->large.read))
     return "large is not [write, read] in nanoseconds";
+  if (!read_figure(from, "large_local", &pair->large_local))
+    return "large_local is not a number of nanoseconds";
   if (!read_two(from, "together", &pair->together.write, &pair->together.read))
     return "together is not [write, read] in nanoseconds";
   if (!read_figure(from, "pull_together", &pair->pull_together))
     return "pull_together is not a number of nanoseconds";
   if (!read_two(from, "stores", &pair->stores.after_read, &pair->stores.alone))
     return "stores is not [after_read, alone] in nanoseconds";
+  if (!read_two(from, "many_stores", &pair->many_stores.after_read, &pair->many_stores.alone))
+    return "many_stores is not [after_read, alone] in nanoseconds";
   const auto copies = from.find("copies");
   if (copies == from.end()) return nullptr;
   if (!copies->is_array()) return "copies is not a list";
@@ -153,11 +157,14 @@ Calibration without_absurd(const Calibration& measured) {
     PairCosts& p = out.pair[out.pairs++] = measured.pair[i];
     if (p.cpus[0] < 0 || p.cpus[1] < 0) p.cpus[0] = p.cpus[1] = 0;
     if (!sane_time(p.large.write, kLargeBytes) || !sane_time(p.large.read, kLargeBytes)) p.large = {};
+    if (!sane_time(p.large_local, kLargeBytes)) p.large_local = 0;
     if (!sane_time(p.together.write, kLargePiece) || !sane_time(p.together.read, kLargePiece))
       p.together = {};
     if (!sane_time(p.pull_together, kLargePiece)) p.pull_together = 0;
     if (!sane_time(p.stores.after_read, kLargePiece) || !sane_time(p.stores.alone, kLargePiece))
       p.stores = {};
+    if (!sane_time(p.many_stores.after_read, kManyStores) || !sane_time(p.many_stores.alone, kManyStores))
+      p.many_stores = {};
     for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
       for (CopyCost& c : p.copies[s])
         if (!sane_time(c.write, kCopySizes[s]) || !sane_time(c.read, kCopySizes[s])) c = {};
@@ -185,9 +192,11 @@ std::string to_json(const Calibration& c, const std::string& key) {
       pair["copies"].push_back(std::move(row));
     }
     if (p.large.known()) pair["large"] = {p.large.write, p.large.read};
+    if (p.large_local) pair["large_local"] = p.large_local;
     if (p.together.known()) pair["together"] = {p.together.write, p.together.read};
     if (p.pull_together) pair["pull_together"] = p.pull_together;
     if (p.stores.known()) pair["stores"] = {p.stores.after_read, p.stores.alone};
+    if (p.many_stores.known()) pair["many_stores"] = {p.many_stores.after_read, p.many_stores.alone};
     json["pairs"].push_back(std::move(pair));
   }
   for (const Field& f : kFields)

@@ -37,6 +37,8 @@ const char* name(Distance);
 /// A size that does not fit into the nearer caches, and the size of the pieces in which it goes through a
 /// shared block.
 inline constexpr std::size_t kLargeBytes = std::size_t{4} << 20, kLargePiece = std::size_t{64} << 10;
+/// The size at which stores are measured a second time: it fills the nearer caches.
+inline constexpr std::size_t kManyStores = std::size_t{1} << 20;
 
 /// Two cores of a host. Times in nanoseconds; 0: not known.
 struct PairCosts {
@@ -48,11 +50,15 @@ struct PairCosts {
   CopyCost together;
   /// kLargeBytes in the same way, from private memory through a block of kLargePiece into private memory.
   CopyCost large;
+  /// kLargeBytes from private memory into private memory of the same core, piece by piece, both cores at
+  /// once.
+  std::uint32_t large_local;
   std::uint32_t pull[kernels::kCopySizes.size()];       ///< one copy out of a process, on small pages
   std::uint32_t pull_huge[kernels::kCopySizes.size()];  ///< the same on huge pages, if available
-  std::uint32_t
-      pull_together;  ///< kLargePiece on small pages, each core out of the other's memory, both at once
-  StoreCost stores;   ///< of kLargePiece: what an application pays for memory that peers read in place
+  /// kLargePiece on huge pages, if available, each core out of the other's memory, both at once.
+  std::uint32_t pull_together;
+  StoreCost stores;       ///< of kLargePiece: what an application pays for memory that peers read in place
+  StoreCost many_stores;  ///< the same of kManyStores
   friend bool operator==(const PairCosts&, const PairCosts&) = default;
 };
 
@@ -85,9 +91,9 @@ Calibration without_absurd(const Calibration&);
 
 /// {"ouro_calibration": 1, "key", "pairs": [{"distance", "cpus": [a, b], "handoff_ns", "copies":
 /// [{"bytes", "plain": [write, read], "rep", "stream", "prefetch", "pull", "pull_huge"}], "large": [write,
-/// read], "together": [write, read], "pull_together", "stores": [after_read, alone]}], "context_switch_ns",
-/// "wake_ns", "pause_ns", "cache_kib", "caches"}, times in nanoseconds; unknown figures are
-/// omitted. `key` identifies the machine and system.
+/// read], "large_local", "together": [write, read], "pull_together", "stores": [after_read, alone],
+/// "many_stores": [after_read, alone]}], "context_switch_ns", "wake_ns", "pause_ns", "cache_kib", "caches"},
+/// times in nanoseconds; unknown figures are omitted. `key` identifies the machine and system.
 std::string to_json(const Calibration&, const std::string& key);
 /// Error: invalid, with the position, if the text is not such a record. `*key`, if given, is set.
 Result<Calibration> parse_calibration(const std::string& text, std::string* key = nullptr);

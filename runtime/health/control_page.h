@@ -212,7 +212,7 @@ struct ControlPage {
 };
 /// leaving: the rank accepts nothing more from other hosts, and what it has sent is still in flight.
 enum class ContextState : std::uint32_t { joining, active, closed, leaving };
-inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637062;  // "ouro-cpb"
+inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637063;  // "ouro-cpc"
 
 /// Publishes that the owner of the record enters operation `seq` with this signature.
 void enter(GroupRecord&, std::uint64_t seq, Signature);

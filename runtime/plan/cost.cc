@@ -60,14 +60,23 @@ class Curve {
 
 struct Prices {
   double handoff, ask;
-  double rewrite;   ///< nanoseconds per byte that the application's next stores lose if a peer has read it
-  bool afterwards;  ///< see CostQuery
+  double rewrite,    ///< nanoseconds per byte that the application's next stores lose if a peer has read it,
+      rewrite_many;  ///< and where it has read kManyStores or more
+  bool afterwards;   ///< see CostQuery
   Curve write, read, pull, local;
 };
 
-double lost_by_stores(const StoreCost& c) {
+double lost_by_stores(const StoreCost& c, std::size_t bytes) {
   if (!c.known() || c.after_read <= c.alone) return 0;
-  return double(c.after_read - c.alone) / double(kLargePiece);
+  return double(c.after_read - c.alone) / double(bytes);
+}
+
+/// What the application's next stores to so many bytes lose if a peer has read them. From kLargePiece to
+/// kManyStores the cost per byte changes with the logarithm of the size.
+double rewritten(const Prices& p, double bytes) {
+  const double at =
+      std::log(std::max(1.0, bytes / kLargePiece)) / std::log(double(kManyStores / kLargePiece));
+  return bytes * (p.rewrite + (p.rewrite_many - p.rewrite) * std::min(1.0, at));
 }
 
 /// How much longer a copy takes while the other core copies, too.
@@ -93,21 +102,28 @@ Prices prices_of(const Calibration& c, const CostQuery& q, bool alone) {
   const auto pull = [&](std::size_t s) { return double(q.huge_pages ? far.pull_huge[s] : far.pull[s]); };
   Prices p{.handoff = double(far.handoff),
            .ask = q.forced ? 0 : 2 * pull(0),
-           .rewrite = q.afterwards ? lost_by_stores(far.stores) : 0,
+           .rewrite = q.afterwards ? lost_by_stores(far.stores, kLargePiece) : 0,
+           .rewrite_many = 0,
            .afterwards = q.afterwards,
            .write = Curve([&](std::size_t s) { return double(cost(s).write); }),
            .read = Curve([&](std::size_t s) { return double(cost(s).read); }),
            .pull = Curve(pull),
-           // Half of a read between the nearest cores: copies within a core's own cache were not measured.
+           // Half of a read between the nearest cores: small copies within a core's own cache are not
+           // measured. Where large ones are, `slowed` accounts for what lies beyond that cache.
            .local = Curve([&](std::size_t s) {
-             return double(c.pair[0].copies[s][static_cast<std::size_t>(kinds[s])].read) / 2;
+             const std::size_t of =
+                 far.large_local && kCopySizes[s] > kLargePiece ? kernels::copy_size_class(kLargePiece) : s;
+             return double(c.pair[0].copies[of][static_cast<std::size_t>(kinds[of])].read) / 2 *
+                    double(kCopySizes[s] / kCopySizes[of]);
            })};
+  p.rewrite_many =
+      q.afterwards && far.many_stores.known() ? lost_by_stores(far.many_stores, kManyStores) : p.rewrite;
   if (alone) return p;
   const std::size_t piece = kernels::copy_size_class(kLargePiece);
   const double reads = crowded(far.together.read, cost(piece).read);
   p.write.share_caches(crowded(far.together.write, cost(piece).write));
   p.read.share_caches(reads), p.local.share_caches(reads);
-  p.pull.share_caches(crowded(far.pull_together, far.pull[piece]));
+  p.pull.share_caches(crowded(far.pull_together, far.pull_huge[piece]));
   return p;
 }
 
@@ -182,7 +198,7 @@ double walk(const Facts& flow, const Prices& p, int ranks, int rounds, double ch
        ++r) {  // a root and one other rank; in collectives without a root, all are alike
     Charge charge(flow, p, ranks, chunk);
     flow.run(Place{r, ranks, 0, rounds}, charge);
-    charge.ns += p.rewrite * std::min(charge.read_in_place, input);
+    charge.ns += rewritten(p, std::min(charge.read_in_place, input));
     most = std::max(most, charge.ns);
     least = r == 0 ? charge.ns : std::min(least, charge.ns);
   }
@@ -230,16 +246,20 @@ std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
   const auto n = static_cast<std::size_t>(q.ranks);
   const bool blocks = traits_of(q.collective).blocks();
   const double longest = static_cast<double>(q.bytes) / (blocks ? 1 : flow->chunks(Place{0, q.ranks, 0, 1}));
+  const double touched = static_cast<double>(q.bytes) * (blocks ? q.ranks + 1 : 2);
+  const PairCosts& far = c.farthest();
+  const double reads = slowed(far.large.read, p.read(kLargePiece), touched);
+  if (far.large_local != 0)
+    p.local.slow_down(slowed(far.large_local, p.local(kLargePiece), touched));
+  else if (!flow->by_reference)
+    p.local.slow_down(reads);
   if (flow->by_reference) {
     // In place, the peers write by zero copy what they have read.
     const bool written = q.in_place && !flow->pulls && traits_of(q.collective).reduces_all();
     const double input = written ? 0 : double(traits_of(q.collective).in.elements(q.bytes, q.ranks));
     return kCallNs + (flow->pulls ? 0 : kReferenceNs) + walk(*flow, p, q.ranks, 1, longest, false, input);
   }
-  const double touched = static_cast<double>(q.bytes) * (blocks ? q.ranks + 1 : 2);
-  const double writes = slowed(c.farthest().large.write, p.write(kLargePiece), touched),
-               reads = slowed(c.farthest().large.read, p.read(kLargePiece), touched);
-  p.write.slow_down(writes), p.read.slow_down(reads), p.local.slow_down(reads);
+  p.write.slow_down(slowed(far.large.write, p.write(kLargePiece), touched)), p.read.slow_down(reads);
   const std::size_t pieces = (flow->posts_others ? n - 1 : 1) + (flow->posts_result ? 1 : 0);
   const auto capacity = static_cast<double>(std::max(kLine, q.staging_slot / pieces / kLine * kLine));
   const double rounds = std::max(1.0, std::ceil(longest / capacity)), chunk = longest / rounds;

@@ -64,10 +64,17 @@ std::string calibration_text(const rt::HostCalibration& h) {
       text += fmt::format("  {:<9} {:>16} stores after the other core has read, and else\n",
                           human_bytes(rt::kLargePiece),
                           fmt::format("{}, {}", micros(p.stores.after_read), micros(p.stores.alone)));
+    if (p.many_stores.known())
+      text +=
+          fmt::format("  {:<9} {:>16} stores, likewise\n", human_bytes(rt::kManyStores),
+                      fmt::format("{}, {}", micros(p.many_stores.after_read), micros(p.many_stores.alone)));
     if (p.large.known())
       text += fmt::format("  {:<9} {:>16} by pieces of {}\n", human_bytes(rt::kLargeBytes),
                           fmt::format("{} + {}", micros(p.large.write), micros(p.large.read)),
                           human_bytes(rt::kLargePiece));
+    if (p.large_local)
+      text += fmt::format("  {:<9} {:>16} within a core's own memory\n", human_bytes(rt::kLargeBytes),
+                          micros(p.large_local));
   }
   return text;
 }

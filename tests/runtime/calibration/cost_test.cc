@@ -122,6 +122,44 @@ TEST(Cost, LargeBuffersSlowWhatIsStaged) {
   EXPECT_DOUBLE_EQ(factor(Algorithm::oneshot, 4 * MiB), 1);
 }
 
+/// Of many bytes, the application's caches have lost some anyway: their stores cost less for a peer's read.
+TEST(Cost, ManyStoresAreChargedByTheSecondFigure) {
+  const Calibration c = simple();
+  Calibration dear = c;
+  dear.pair[0].stores = {5 * kLargePiece, kLargePiece};       // four nanoseconds a byte
+  dear.pair[0].many_stores = {2 * kManyStores, kManyStores};  // one
+  const auto extra = [&](std::size_t bytes) {
+    const CostQuery q{.collective = Collective::all_to_all,
+                      .algorithm = Algorithm::pull,
+                      .bytes = bytes,
+                      .afterwards = true};
+    return (*predicted_ns(dear, q) - *predicted_ns(c, q)) / static_cast<double>(bytes);
+  };
+  EXPECT_DOUBLE_EQ(extra(16 * KiB), 4);
+  EXPECT_DOUBLE_EQ(extra(64 * KiB), 4);
+  EXPECT_DOUBLE_EQ(extra(256 * KiB), 2.5);
+  EXPECT_DOUBLE_EQ(extra(MiB), 1);
+  EXPECT_DOUBLE_EQ(extra(64 * MiB), 1);
+}
+
+TEST(Cost, LargeCopiesWithinACoresOwnMemory) {
+  const Calibration c = simple();
+  Calibration slow = c;
+  slow.pair[0].large_local = static_cast<std::uint32_t>(3 * kLargeBytes);
+  const auto extra = [&](Algorithm a, std::size_t bytes) {
+    return (ns(slow, Collective::all_to_all, a, 2, bytes) - ns(c, Collective::all_to_all, a, 2, bytes)) /
+           static_cast<double>(bytes);
+  };
+  // A rank copies its own block, a nanosecond a byte in the nearer caches, three where the data are large.
+  for (const Algorithm a : {Algorithm::direct, Algorithm::pull}) {
+    EXPECT_NEAR(extra(a, 128 * KiB), 0, 1e-9);
+    EXPECT_NEAR(extra(a, 4 * MiB), 2, 1e-3);
+    EXPECT_NEAR(extra(a, 64 * MiB), 2, 1e-3);
+    EXPECT_GT(extra(a, MiB), 0.3);
+    EXPECT_LT(extra(a, MiB), 2);
+  }
+}
+
 TEST(Cost, IsKnownOnlyWhereFiguresAre) {
   EXPECT_LT(ns({}, Collective::all_reduce, Algorithm::oneshot, 2, 4096), 0);
   EXPECT_LT(ns(simple(), Collective::all_reduce, Algorithm::ring, 2, 4096), 0);       // over links

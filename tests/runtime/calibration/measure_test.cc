@@ -37,10 +37,11 @@ class FakeProbe final : public Probe {
     return ns ? std::optional(CopyCost{*ns, *ns + 7}) : std::nullopt;
   }
   std::optional<std::uint32_t> pull_together() override { return pulls ? answer(9000) : std::nullopt; }
-  std::optional<StoreCost> stores() override {
-    const auto ns = answer(1500);
+  std::optional<StoreCost> stores(std::size_t bytes) override {
+    const auto ns = answer(static_cast<std::uint32_t>(bytes / 64));
     return ns ? std::optional(StoreCost{*ns * 4, *ns}) : std::nullopt;
   }
+  std::optional<std::uint32_t> large_local() override { return answer(250'000); }
   std::optional<CopyCost> large(kernels::CopyKind kind) override {
     large_kind = kind;
     const auto ns = answer(300'000);
@@ -75,7 +76,8 @@ PairCosts slower(const PairCosts& than, std::uint32_t factor, std::size_t bytes)
   p.large.write *= by, p.large.read *= by;
   const std::uint32_t piece = kLargePiece <= bytes ? factor : 0;
   p.together.write *= piece, p.together.read *= piece, p.pull_together *= piece;
-  p.stores.after_read *= factor;  // as a hand-off; stores that nobody else has read are as fast as before
+  // As a hand-off. What no other core has read is as fast as before, and so are copies of a core's own.
+  p.stores.after_read *= factor, p.many_stores.after_read *= factor;
   return p;
 }
 
@@ -120,7 +122,9 @@ TEST(Measure, TakesTheLeastOfSeveralTries) {
   EXPECT_EQ(costs.large, (CopyCost{300'000, 300'007}));
   EXPECT_EQ(costs.together, (CopyCost{6000, 6007}));
   EXPECT_EQ(costs.pull_together, 9000u);
-  EXPECT_EQ(costs.stores, (StoreCost{6000, 1500}));
+  EXPECT_EQ(costs.stores, (StoreCost{4096, 1024}));
+  EXPECT_EQ(costs.many_stores, (StoreCost{65'536, 16'384}));
+  EXPECT_EQ(costs.large_local, 250'000u);
   EXPECT_EQ(probe.large_kind, kernels::CopyKind::rep);  // the kind that will be in force
   EXPECT_EQ(probe.together_kind, kernels::CopyKind::rep);
   EXPECT_EQ(measure_context_switch(probe, probe.clock(), probe.now + 1s), 1100u);
