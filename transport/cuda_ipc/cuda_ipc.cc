@@ -162,30 +162,36 @@ Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
 }
 
 Result<GpuOffer> GpuExports::offer(std::uint64_t id, std::size_t first, std::size_t most) {
-  std::lock_guard lock(mutex_);
-  const auto it = entries_.find(id);
-  if (it == entries_.end()) return Status(Reason::refused, "this memory was freed");
-  Entry& e = it->second;
   GpuOffer offer;
-  offer.bytes = e.bytes;
-  if (e.block && e.block->shareable()) {
-    auto fd = gpu().export_fd(e.block->region());
-    if (!fd.ok()) return fd.status();
-    offer.bytes = e.block->region().bytes;
-    offer.fd = std::move(*fd);
-  } else if (!e.pieces.empty()) {
-    for (std::size_t i = first; i < e.pieces.size() && offer.pieces.size() < most; ++i) {
-      const gpu::Region& piece = e.pieces[i]->region();
-      OURO_ASSIGN(Fd fd, gpu().export_piece(piece));
-      offer.pieces.push_back({piece.bytes, std::move(fd)});
+  std::shared_ptr<GpuBlock> block;
+  std::vector<std::shared_ptr<GpuPiece>> pieces;
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = entries_.find(id);
+    if (it == entries_.end()) return Status(Reason::refused, "this memory was freed");
+    Entry& e = it->second;
+    offer.bytes = e.bytes;
+    if (e.block && e.block->shareable()) {
+      block = e.block;
+    } else if (!e.pieces.empty()) {
+      if (first >= e.pieces.size()) return Status(Reason::refused, "this memory has fewer pieces");
+      const auto from = e.pieces.begin() + static_cast<std::ptrdiff_t>(first);
+      pieces.assign(from, from + static_cast<std::ptrdiff_t>(std::min(most, e.pieces.size() - first)));
+    } else if (e.has_handle) {
+      offer.handle = e.handle;
+    } else {
+      return Status(Reason::refused, "this memory is for its own process only");
     }
-    if (offer.pieces.empty()) return Status(Reason::refused, "this memory has fewer pieces");
-  } else if (e.has_handle) {
-    offer.handle = e.handle;
-  } else {
-    return Status(Reason::refused, "this memory is for its own process only");
+    e.offered = true;
   }
-  e.offered = true;
+  if (block) {
+    OURO_ASSIGN(offer.fd, gpu().export_fd(block->region()));
+    offer.bytes = block->region().bytes;
+  }
+  for (const auto& piece : pieces) {
+    OURO_ASSIGN(Fd fd, gpu().export_piece(piece->region()));
+    offer.pieces.push_back({piece->region().bytes, std::move(fd)});
+  }
   return offer;
 }
 

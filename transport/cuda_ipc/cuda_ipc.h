@@ -61,7 +61,7 @@ class GpuBlock {
 };
 
 /// A reference to one piece of VMM memory that the program allocated. It keeps the memory allocated, even if
-/// the program unmaps it.
+/// the program unmaps it. It goes when the process is quiet (when_quiet): the memory may be freed with it.
 class GpuPiece {
  public:
   /// The piece around `p`. Errors: those of gpu::Gpu::retain_piece.
@@ -149,7 +149,6 @@ class GpuExports {
   /// Makes one export of all registrations that are adjacent around `p`, if together they hold
   /// [p, p + bytes). Returns the end of the map if they do not.
   Ranges::const_iterator join(const std::byte* p, std::size_t bytes);
-  Result<Entry> entry_of(const std::byte* p, std::size_t bytes, const gpu::PointerInfo&, Reach) const;
   void add_range(const std::byte* begin, Range);
   /// Removes a range. If no other range uses its export, the export has to end, and so does the one that the
   /// leader's path has made of the same allocation: both are added to ending_, without allocating after
@@ -163,6 +162,7 @@ class GpuExports {
   std::map<std::uint64_t, Entry>::node_type end(std::uint64_t id);
   void drop(std::map<std::uint64_t, std::uint64_t>::iterator by_base);
   // Without it.
+  static Result<Entry> entry_of(const std::byte* p, std::size_t bytes, const gpu::PointerInfo&, Reach);
   /// Ends the exports in ending_ when the process is quiet (when_quiet). If memory is short, those that are
   /// left end after a later call.
   void end_when_quiet() noexcept;

@@ -13,21 +13,19 @@ namespace ouro::transport {
 using gpu::gpu;
 
 Result<std::shared_ptr<GpuPiece>> GpuPiece::retain(const void* p) {
-  auto piece = std::shared_ptr<GpuPiece>(new GpuPiece);
+  const auto piece = when_quiet(std::shared_ptr<GpuPiece>(new GpuPiece));
   OURO_ASSIGN(piece->region_, gpu().retain_piece(p));
   piece->retained_ = true;
   return piece;
 }
 
-/// Does not wait until the process is quiet: the program usually still has the memory mapped, so that nothing
-/// is freed here.
 GpuPiece::~GpuPiece() {
   if (retained_) (void)gpu().release_piece(region_).ok();
 }
 
 /// Makes the export of a range: all pieces of VMM memory that it overlaps, or the whole legacy allocation.
 Result<GpuExports::Entry> GpuExports::entry_of(const std::byte* p, std::size_t bytes,
-                                               const gpu::PointerInfo& info, Reach reach) const {
+                                               const gpu::PointerInfo& info, Reach reach) {
   Entry e{.base = const_cast<std::byte*>(p), .bytes = bytes, .allocation = info.allocation};
   if (info.legacy_ipc) {
     if (!reach.processes) return e;
@@ -75,13 +73,15 @@ Result<std::uint64_t> GpuExports::register_range(const void* data, std::size_t b
   if (info.legacy_ipc && p + bytes > end)
     return invalid(fmt::format("{} bytes at {} reach beyond their allocation, which has {} more", bytes,
                                fmt::ptr(p), end - p));
+  // Without the lock: a driver may wait for all work when it opens memory to other devices, and that work may
+  // wait for a thread that looks for a buffer or makes an offer.
+  OURO_ASSIGN(Entry made, entry_of(p, bytes, info, reach));
   std::lock_guard lock(mutex_);
   Range range{.end = p + bytes, .id = 0, .number = 0, .parts = {}, .allocation = info.allocation};
-  if (info.legacy_ipc && reach.processes)  // an allocation has one handle
+  if (made.has_handle)  // an allocation has one export
     for (auto& [id, known] : entries_)
       if (known.users > 0 && known.base == info.base && known.allocation == info.allocation) range.id = id;
   if (range.id == 0) {
-    OURO_ASSIGN(Entry made, entry_of(p, bytes, info, reach));
     range.id = next_++;
     entries_[range.id] = std::move(made);
   }

@@ -48,6 +48,12 @@ Status Allocator::wait_to_allocate(int device) {
   return options_.harsh.allocation_waits ? streams_.quiesce(device, "making memory") : Status();
 }
 
+Status Allocator::wait_to_share(const void* p) {
+  if (!options_.harsh.sharing_waits) return {};
+  const auto b = memory_.around(p);
+  return streams_.quiesce(b ? b->device : -1, "sharing memory");
+}
+
 Status Allocator::release(Origin origin, void* base, bool at_once) {
   if (base == nullptr) return {};
   auto b = memory_.at(origin, base);
@@ -88,6 +94,7 @@ Status Allocator::free_region(const Region& r) {
 Result<Region> Allocator::retain_piece(const void* p) {
   if (!options_.shareable_memory) return unsupported("this device has no shareable memory");
   OURO_TRY(control_.admit_anywhere(FakeOp::share));
+  OURO_TRY(wait_to_share(p));
   return memory_.retain(p);
 }
 
@@ -103,6 +110,7 @@ Result<Fd> Allocator::export_piece(const Region& r) {
 
 Status Allocator::open_to_peers(const Region& r) {
   OURO_TRY(control_.admit(FakeOp::share, r.device));
+  OURO_TRY(wait_to_share(r.data));
   return memory_.open_to_peers(r);
 }
 

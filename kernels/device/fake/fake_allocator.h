@@ -41,6 +41,7 @@ class Allocator {
 
  private:
   Status wait_to_allocate(int device);  ///< negative: all devices
+  Status wait_to_share(const void*);
 
   const FakeOptions& options_;
   Control& control_;

@@ -17,7 +17,8 @@ struct FakeHarsh {
   /// The first launch of a kernel on a device, or the first question about it, waits for all work there.
   bool lazy_loading = false;
   bool allocation_waits =
-      false;  ///< alloc, alloc_shareable, alloc_pinned and register_host wait for all work
+      false;                   ///< alloc, alloc_shareable, alloc_pinned and register_host wait for all work
+  bool sharing_waits = false;  ///< retain_piece and open_to_peers wait for all work of the device
   /// free_region and ipc_close wait for all work of their device and then unmap at once: a kernel that
   /// touches what has gone faults.
   bool unmapping_waits = false;

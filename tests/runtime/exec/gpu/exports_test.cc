@@ -1,9 +1,14 @@
 // Exports and imports of device memory by themselves: when exports of unmapped memory end, and how large an
 // import is. On fake devices.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <thread>
 #include <vector>
+
+#include "runtime/core/thread.h"
 
 #include "tests/runtime/exec/gpu/own_memory.h"
 #include "tests/runtime/failure/harness.h"
@@ -71,6 +76,44 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
     }
     gpu::install(nullptr);
   }
+}
+
+/// A driver may wait for all work when it opens memory to other devices. That work may wait for a thread
+/// which looks for a buffer, or makes an offer to another rank, meanwhile.
+TEST(Exports, AreFoundAndOfferedWhileTheDriverRegisters) {
+  OURO_NEEDS_FAKES();
+  gpu::FakeGpu shared({.harsh = {.sharing_waits = true, .patience = 2s}});
+  gpu::install(&shared);
+  {
+    const auto range = shared.reserve(0, 2 * kUnit);
+    const auto word = shared.alloc_pinned(4);
+    auto stream = shared.create_stream(0, 0);
+    ASSERT_TRUE(range.ok() && word.ok() && stream.ok());
+    auto* const p = static_cast<std::byte*>(*range);
+    for (const std::size_t at : {std::size_t{0}, kUnit}) ASSERT_TRUE(shared.map(0, p + at, kUnit).ok());
+    std::atomic_ref flag(*static_cast<std::uint32_t*>(*word));
+    flag = 0;
+    transport::GpuExports exports([](std::uint64_t) {});
+    ASSERT_TRUE(exports.register_range(p, kUnit, 0, {.processes = true}).ok());
+    const gpu::MemOp until{gpu::MemOp::Kind::wait_equal, 1, *word};
+    ASSERT_TRUE(shared.enqueue(std::span(&until, 1), *stream).ok());
+    std::atomic<bool> registered{false};
+    Thread other("registers", [&] {
+      EXPECT_TRUE(exports.register_range(p + kUnit, kUnit, 0, {.processes = true, .devices = true}).ok());
+      registered = true;
+    });
+    std::this_thread::sleep_for(50ms);  // it is in the driver's call by now
+    const auto found = exports.find_lasting(p, 4);
+    EXPECT_TRUE(found.ok() && found->id != 0);
+    EXPECT_TRUE(found.ok() && exports.offer(found->id, 0, 2).ok());
+    EXPECT_FALSE(registered);
+    flag = 1;
+    other.join();
+    EXPECT_EQ(shared.stalls(), 0);
+    ASSERT_TRUE(shared.synchronize(*stream).ok());
+  }
+  EXPECT_EQ(shared.live().retained, 0);
+  gpu::install(nullptr);
 }
 
 /// The size in an offer by handle is a peer's word. Larger than the memory, it gives access to the memory
