@@ -103,6 +103,7 @@ Context::Context(ContextSpec spec, std::vector<Peer> peers, std::unique_ptr<Netw
       probes_(members_.own_page()),
       network_(std::move(network)) {
   if (faults_ && network_) faults_->when_cut([this] { network_->cut(); });
+  if (spec_.gpu >= 0) observers_.enrol(static_cast<DeviceObserver&>(device_memory_));
 }
 
 Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
@@ -180,7 +181,7 @@ Result<std::shared_ptr<Allocation>> Context::allocate(std::size_t bytes, Device 
     if (device.index != spec_.gpu)
       return invalid(fmt::format("an allocation on GPU {}; this rank {}", device.index,
                                  spec_.gpu < 0 ? "has none" : fmt::format("has GPU {}", spec_.gpu)));
-    auto block = transport::GpuBlock::create(device.index, bytes);
+    auto block = device_memory_.make_block(bytes);
     if (!block.ok()) return block.status();
     const std::uint64_t id = device_memory_.exports().add(*block);
     return std::make_shared<Allocation>(shared_from_this(), id, std::move(*block));
@@ -233,9 +234,11 @@ void Context::close(std::chrono::milliseconds linger) {
          now = Clock::now())
       std::this_thread::sleep_for(200us);
   }
+  device_memory_.close();  // before the page says that nothing is asked of this rank any more
   page.state.set(static_cast<std::uint32_t>(ContextState::closed));
   if (network_) network_->close();
   watch_.reset();
+  if (spec_.gpu >= 0) observers_.dismiss(static_cast<DeviceObserver&>(device_memory_));
 }
 
 }  // namespace ouro::rt

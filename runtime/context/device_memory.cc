@@ -27,20 +27,49 @@ struct Neighbours {
 };
 constexpr const char* kSocket = "socket";  // the error names a rank of the job, as those of MemoryRequests do
 constexpr auto kToAnswer = std::chrono::milliseconds(100);  // at least, however little patience is left
+constexpr auto kToUnmap = std::chrono::milliseconds(20);    // the watch thread gives this to the driver
 constexpr auto kComing = std::chrono::seconds(10);  // it takes microseconds from joining to being found
 constinit PerProcess<Neighbours> g_neighbours;
 Neighbours& neighbours() { return *g_neighbours; }
 
 }  // namespace
 
+/// Publishes how many exports of other processes this rank has mapped, also of mappings that outlive its
+/// context.
+class DeviceMemory::OpenCount {
+ public:
+  explicit OpenCount(std::shared_ptr<device::Segment> page) : page_(std::move(page)) {}
+  /// Counts one more until the last copy has gone.
+  static std::shared_ptr<void> one(const std::shared_ptr<OpenCount>& count) {
+    count->add(1);
+    return {count.get(), [count](void*) { count->add(-1); }};
+  }
+
+ private:
+  void add(int change) {
+    std::lock_guard lock(mutex_);
+    count_ += change;
+    reinterpret_cast<ControlPage*>(page_->data())->gpu_open.set(static_cast<std::uint32_t>(count_));
+  }
+  const std::shared_ptr<device::Segment> page_;
+  std::mutex mutex_;
+  int count_ = 0;
+};
+
 DeviceMemory::DeviceMemory(JobMembers& members, const MemoryRequests& requests, int device)
-    : members_(members), requests_(requests), device_(device), exports_([this](std::uint64_t id) {
+    : members_(members),
+      requests_(requests),
+      device_(device),
+      exports_([this](std::uint64_t id) {
         ControlPage& page = members_.own_page();
         const std::uint64_t before = page.gpu_freed.get();
         page.gpu_gone[before % kGone].set(id);
         page.gpu_freed.set(before + 1);
-      }) {
-  for (int r = 0; r < members.size(); ++r) imported_.push_back(std::make_unique<Imported>());
+      }),
+      open_(std::make_shared<OpenCount>(members.self().control)),
+      releaser_(device >= 0 ? transport::Releaser::of_process() : nullptr) {
+  for (int r = 0; r < members.size(); ++r)
+    imported_.push_back(std::make_unique<Imported>([this] { return OpenCount::one(open_); }));
 }
 
 Status DeviceMemory::survey(int device, GpuRecord* record) {
@@ -88,11 +117,17 @@ void DeviceMemory::be_neighbour(bool on) {
   neighbours().changed.notify_all();
 }
 
+Result<std::shared_ptr<transport::GpuBlock>> DeviceMemory::make_block(std::size_t bytes) {
+  look_at_gpu();
+  transport::finish_releasing();
+  return transport::GpuBlock::create(device_, bytes);
+}
+
 Result<DeviceMemory::OwnBlock> DeviceMemory::own_block(std::uint64_t key, std::size_t bytes) {
   std::lock_guard lock(blocks_mutex_);
   OwnBlock& known = blocks_[key];
   if (!known.block) {
-    auto made = transport::GpuBlock::create(device_, bytes);
+    auto made = make_block(bytes);
     if (!made.ok()) {
       blocks_.erase(key);
       return made.status();
@@ -173,14 +208,14 @@ Result<transport::GpuOffer> DeviceMemory::fetch(int r, const wire::Fetch& reques
 
 void DeviceMemory::retire_what_ended(int r, Imported& from) {
   const ControlPage& page = members_.page(r);
-  const std::uint64_t freed = page.gpu_freed.get();
-  if (freed == from.freed_seen) return;
-  for (std::uint64_t k = from.freed_seen; k != freed && freed - from.freed_seen <= kGone; ++k)
+  const std::uint64_t freed = page.gpu_freed.get(), seen = from.freed_seen;
+  if (freed == seen) return;
+  for (std::uint64_t k = seen; k != freed && freed - seen <= kGone; ++k)
     from.exports.retire(page.gpu_gone[k % kGone].get());
   // If the reader was overtaken, or is further behind than the list is long, it does not know which were
   // freed: it retires all, and maps again what is still needed.
-  if (page.gpu_freed.get() - from.freed_seen > kGone) {
-    from.exports.retire_all();
+  if (page.gpu_freed.get() - seen > kGone) {
+    from.exports.retire_all(false);
     from.overtaken = true;
   }
   from.freed_seen = freed;
@@ -200,6 +235,7 @@ Result<transport::GpuImports::At> DeviceMemory::resolve(int r, const transport::
   if (ref.id == 0)
     return Status(Reason::ring_corrupt, fmt::format("rank {} posted memory that nobody can map", r));
   std::lock_guard lock(imported_mutex_);
+  if (closed_) return Status(Reason::revoked, "the context is closed");
   Imported& from = *imported_[static_cast<std::size_t>(r)];
   retire_what_ended(r, from);
   return from.exports.map(device_, ref, bytes, [&](std::size_t first) {
@@ -227,12 +263,40 @@ bool DeviceMemory::maps(int r, std::uint64_t id) {
   Imported& from = *imported_[static_cast<std::size_t>(r)];
   retire_what_ended(r, from);
   lock.unlock();
-  {
-    std::lock_guard keepers(keepers_mutex_);
-    for (const auto& let_go : keepers_) let_go();
-  }
-  transport::release_if_quiet();
+  let_owners_go();
+  transport::release_soon(kToUnmap);
   return from.exports.holds(id);
+}
+
+void DeviceMemory::let_owners_go() {
+  std::lock_guard keepers(keepers_mutex_);
+  for (const auto& let_go : keepers_) let_go();
+}
+
+void DeviceMemory::look_at_gpu() {
+  const auto behind = [&](int r) {
+    return !members_.is_remote(r) && members_.peer(r).pid != members_.self().pid &&
+           members_.page(r).gpu_freed.get() != imported_[static_cast<std::size_t>(r)]->freed_seen;
+  };
+  bool any = false;
+  {
+    // The holder of the lock may be waiting for the answer of another rank. This is called again.
+    std::unique_lock lock(imported_mutex_, std::try_to_lock);
+    if (!lock) return;
+    for (int r = 0; r < members_.size(); ++r)
+      if (behind(r)) retire_what_ended(r, *imported_[static_cast<std::size_t>(r)]), any = true;
+  }
+  if (any) let_owners_go();
+}
+
+void DeviceMemory::close() {
+  {
+    std::lock_guard lock(imported_mutex_);
+    closed_ = true;
+    for (const auto& from : imported_) from->exports.retire_all(true);
+  }
+  let_owners_go();
+  transport::finish_releasing();
 }
 
 /// Only what proves that the memory is not open there is ok. An error of the question, a rank that does not
@@ -246,14 +310,20 @@ Status DeviceMemory::closed_by(int r, std::uint64_t id, Clock::time_point until)
   };
   constexpr std::string_view kUses =
       "an operation of its process has not ended, or a graph that it has captured may use the memory";
+  constexpr std::string_view kClosed =
+      "it has closed its context, and an operation of its process has not ended, or a group that has "
+      "captured "
+      "a graph exists";
   if (r == members_.rank()) return exports_.ended(id) ? Status() : open("still has", kUses);
   const auto maps_nothing = [&] {
     const Peer& peer = members_.peer(r);
     pollfd process{peer.pidfd.get(), POLLIN, 0};  // poll ignores a negative descriptor
     return peer.remote() || peer.pid == members_.self().pid || record(r).present == 0 ||
-           members_.is_dead(r) || members_.has_closed(r) || poll(&process, 1, 0) == 1;
+           members_.is_dead(r) || poll(&process, 1, 0) == 1 ||
+           (members_.has_closed(r) && members_.page(r).gpu_open.get() == 0);
   };
   if (maps_nothing()) return {};
+  if (members_.has_closed(r)) return open("still has", kClosed);
   std::vector<Fd> fds;
   const auto answer = requests_.ask(r,
                                     {.kind = wire::Fetch::Kind::gpu_mapped,
@@ -261,6 +331,7 @@ Status DeviceMemory::closed_by(int r, std::uint64_t id, Clock::time_point until)
                                      .ranks = static_cast<std::uint32_t>(members_.rank())},
                                     &fds, {}, std::max(until, Clock::now() + kToAnswer));
   if (maps_nothing()) return {};  // it has ended or left meanwhile
+  if (members_.has_closed(r)) return open("still has", kClosed);
   if (!answer.ok()) return open("may still have", answer.status().message());
   const auto* const grant = std::get_if<wire::Grant>(&*answer);
   if (!grant) return open("may still have", "it has answered with something else");

@@ -1,5 +1,6 @@
 // Memory of GPUs between the ranks of a host. Used by Context and the GPU executor.
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +16,7 @@
 
 #include "runtime/context/job_members.h"
 #include "runtime/context/memory_requests.h"
+#include "runtime/context/observers.h"
 #include "transport/cuda_ipc/cuda_ipc.h"
 #include "transport/cuda_ipc/multicast.h"
 #include "transport/wire/keys.h"
@@ -23,7 +25,7 @@ namespace ouro::rt {
 
 /// Device memory between the ranks of a host: what this rank exports, what it has mapped of its peers, and
 /// the blocks of groups. Thread-safe.
-class DeviceMemory {
+class DeviceMemory final : public DeviceObserver {
  public:
   /// `device`: this rank's GPU, or -1.
   DeviceMemory(JobMembers&, const MemoryRequests&, int device);
@@ -40,6 +42,9 @@ class DeviceMemory {
   /// Releases mappings of what rank r of another process has freed: from then on only a `keep` holds them.
   /// Returns false if this rank has been too late once, and has released all mappings of r that it had then.
   bool let_go_of_what_ended(int r);
+  /// Makes memory of this rank's GPU, after releasing what can be released now. Errors: those of
+  /// GpuBlock::create.
+  Result<std::shared_ptr<transport::GpuBlock>> make_block(std::size_t bytes);
   /// Registers memory of this rank's GPU that the program allocated. Returns the number of the registration.
   /// Errors: those of GpuExports::register_range.
   Result<std::uint64_t> register_range(const void* p, std::size_t bytes);
@@ -51,6 +56,12 @@ class DeviceMemory {
   /// deadline: a rank, which the text names, still has one open, or may have, since it does not say
   /// otherwise.
   Status await_closed(std::vector<std::uint64_t>* ids, std::chrono::milliseconds patience);
+  /// Before the context closes: from now on maps nothing (revoked), and releases all mappings of other
+  /// processes' exports, except those that an owner keeps for a graph. They are unmapped when the process is
+  /// quiet; the control page says how many are left.
+  void close();
+  /// Releases what other ranks have freed since the last look; called on the watch thread.
+  void look_at_gpu() override;
   /// As long as it lives, `let_go` is called, from any thread, when imports may have been retired. Owners
   /// that keep imports beyond an operation then release the retired ones.
   class Keeper {
@@ -100,15 +111,18 @@ class DeviceMemory {
 
  private:
   struct Imported {
-    std::uint64_t freed_seen = 0;
+    explicit Imported(transport::GpuImports::Token token) : exports(std::move(token)) {}
+    std::atomic<std::uint64_t> freed_seen{0};  // set under imported_mutex_
     bool overtaken = false;
     transport::GpuImports exports, blocks;
   };
+  class OpenCount;
   struct OwnBlock {
     std::shared_ptr<transport::GpuBlock> block;
     std::uint64_t id = 0;  // id of its export
   };
   void retire_what_ended(int r, Imported&);
+  void let_owners_go();
   /// Releases the imports of rank r that can be released now, and returns whether this process still maps its
   /// export `id`. Called on the watch thread.
   bool maps(int r, std::uint64_t id);
@@ -155,7 +169,9 @@ class DeviceMemory {
   const MemoryRequests& requests_;
   const int device_;
   transport::GpuExports exports_;
+  const std::shared_ptr<OpenCount> open_;
   std::mutex imported_mutex_;
+  bool closed_ = false;                              // under the lock
   std::vector<std::unique_ptr<Imported>> imported_;  // by rank
   std::mutex keepers_mutex_;
   std::list<std::function<void()>> keepers_;
@@ -163,7 +179,8 @@ class DeviceMemory {
   std::map<std::uint64_t, OwnBlock> blocks_;
   std::mutex multicasts_mutex_;
   std::map<std::uint64_t, MulticastPart> multicasts_;
-  std::deque<EndedMulticast> ended_multicasts_;  // those dropped last
+  std::deque<EndedMulticast> ended_multicasts_;          // those dropped last
+  const std::shared_ptr<transport::Releaser> releaser_;  // last: it may release what is above
 };
 
 }  // namespace ouro::rt

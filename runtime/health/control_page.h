@@ -202,6 +202,7 @@ struct ControlPage {
   Calibration calibration;                // of its host, set by the first rank there; on others all zero
   Shared<std::uint64_t> gpu_freed;        // counts the exports of device memory that have ended
   Shared<std::uint64_t> gpu_gone[kGone];  // ids of the latest of these: the k-th, from 0, at k mod kGone
+  Shared<std::uint32_t> gpu_open;         // number of exports of other processes that this rank has mapped
   Shared<std::uint64_t> freed;            // counts freed allocations; peers then drop stale mappings
   ErrorRecord errors[kErrors];
   GroupRecord groups[kRecords];

@@ -217,8 +217,9 @@ Status GpuImport::map_pieces(int device, const GpuOffer& offer, const GpuFetch& 
   return {};
 }
 
-Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const GpuOffer& offer, const GpuFetch& more) {
-  const auto made = when_quiet(std::shared_ptr<GpuImport>(new GpuImport));
+Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const GpuOffer& offer, const GpuFetch& more,
+                                                  std::shared_ptr<void> token) {
+  const auto made = when_quiet(std::shared_ptr<GpuImport>(new GpuImport(std::move(token))));
   made->device_ = device;
   made->bytes_ = offer.bytes;
   if (!offer.pieces.empty()) {
@@ -254,9 +255,12 @@ Result<GpuImports::At> GpuImports::map(int device, const GpuRef& ref, std::size_
   auto it = mapped_.find(ref.id);
   if (it == mapped_.end()) {
     OURO_ASSIGN(const GpuOffer offer, fetch(0));
-    OURO_ASSIGN(auto mapped, GpuImport::map(device, offer, fetch));
-    std::erase_if(held_, [](const auto& held) { return held.second.expired(); });
-    held_.emplace(ref.id, mapped->mapped());
+    OURO_ASSIGN(auto mapped, GpuImport::map(device, offer, fetch, token_()));
+    {
+      std::lock_guard held(held_mutex_);
+      std::erase_if(held_, [](const auto& h) { return h.second.expired(); });
+      held_.emplace(ref.id, mapped->mapped());
+    }
     it = mapped_.emplace(ref.id, std::move(mapped)).first;
   }
   const GpuImport& m = *it->second;
@@ -276,13 +280,15 @@ void GpuImports::retire(std::uint64_t id) {
 }
 
 bool GpuImports::holds(std::uint64_t id) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(held_mutex_);
   std::erase_if(held_, [](const auto& held) { return held.second.expired(); });
   return held_.contains(id);
 }
 
-void GpuImports::retire_all() {
+void GpuImports::retire_all(bool marked) {
   std::lock_guard lock(mutex_);
+  if (marked)
+    for (const auto& [id, import] : mapped_) import->retire();
   mapped_.clear();
 }
 

@@ -194,8 +194,9 @@ class GpuExports {
 /// unmaps, and work may be using it: it goes when the process is quiet (when_quiet).
 class GpuImport {
  public:
-  /// Calls `more` for the pieces that the offer lacks.
-  static Result<std::shared_ptr<GpuImport>> map(int device, const GpuOffer&, const GpuFetch& more);
+  /// Calls `more` for the pieces that the offer lacks. Keeps `token` until the memory has been unmapped.
+  static Result<std::shared_ptr<GpuImport>> map(int device, const GpuOffer&, const GpuFetch& more,
+                                                std::shared_ptr<void> token);
   ~GpuImport();
   GpuImport(const GpuImport&) = delete;
   GpuImport& operator=(const GpuImport&) = delete;
@@ -206,10 +207,10 @@ class GpuImport {
   bool retired() const { return retired_.load(std::memory_order_relaxed); }
   void retire() { retired_.store(true, std::memory_order_relaxed); }
   /// Expires when the memory has been unmapped.
-  std::weak_ptr<void> mapped() const { return mapped_; }
+  std::weak_ptr<void> mapped() const { return token_; }
 
  private:
-  GpuImport() = default;
+  explicit GpuImport(std::shared_ptr<void> token) : token_(std::move(token)) {}
   Status map_pieces(int device, const GpuOffer&, const GpuFetch& more);
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
@@ -218,12 +219,15 @@ class GpuImport {
   gpu::Region region_;
   gpu::MappedRange range_;
   std::atomic<bool> retired_{false};
-  std::shared_ptr<void> mapped_ = std::make_shared<char>();
+  const std::shared_ptr<void> token_;
 };
 
 /// What this rank has mapped of one other process's exports.
 class GpuImports {
  public:
+  /// `token` makes, for each export before it is mapped, what lives until it has been unmapped.
+  using Token = std::function<std::shared_ptr<void>()>;
+  explicit GpuImports(Token token = [] { return std::make_shared<char>(); }) : token_(std::move(token)) {}
   /// Where `bytes` bytes at `ref` are here; asks `fetch` for an offer the first time. Bounds are checked
   /// against what was mapped. The address is good for the operations under way, and as long as `keep` lives.
   struct At {
@@ -233,13 +237,17 @@ class GpuImports {
   Result<At> map(int device, const GpuRef& ref, std::size_t bytes, const GpuFetch& fetch);
   /// The export has ended: it is unmapped when nothing uses it any more, and mapped anew if it is asked for.
   void retire(std::uint64_t id);
-  void retire_all();
-  /// Whether the export is mapped here, which includes that it waits to be unmapped.
+  /// The same for all, as far as they are known by now. `marked`: owners that keep imports let go of them;
+  /// else these stay as long as they are kept.
+  void retire_all(bool marked);
+  /// Whether the export is mapped here, which includes that it waits to be unmapped. Does not wait for map().
   bool holds(std::uint64_t id);
 
  private:
+  const Token token_;
   std::mutex mutex_;
   std::map<std::uint64_t, std::shared_ptr<GpuImport>> mapped_;
+  std::mutex held_mutex_;                                   // taken after mutex_
   std::multimap<std::uint64_t, std::weak_ptr<void>> held_;  // by id, until they are unmapped
 };
 

@@ -117,13 +117,13 @@ class OURO_API Registration {
   /// Idempotent; enqueues nothing and synchronizes no stream.
   ///
   /// Memory of cuMemMap may then be freed at once. It returns to the device when no operation of this process
-  /// is in flight and the other processes have unmapped it, which they do in later calls. Memory of
-  /// cudaMalloc must not be freed while another process has it open (CUDA does not define what happens then).
-  /// For such memory the call waits up to `wait` until all have closed it. They do so without a call of their
-  /// own, but not while an operation of theirs or of this process is in flight, so let operations end that
-  /// wait for this rank. With `wait` 0 it asks them once, for up to 100 ms each. Error deadline: a rank,
-  /// which the text names, still has the memory open, or has not said that it has closed it; the registration
-  /// has ended nevertheless, and a later call continues to wait. Error resource: call it again.
+  /// is in flight and the other processes have unmapped it, which they do without a call of their own. Memory
+  /// of cudaMalloc must not be freed while another process has it open (CUDA does not define what happens
+  /// then). For such memory the call waits up to `wait` until all have closed it. They do so without a call
+  /// of their own, but not while an operation of theirs or of this process is in flight, so let operations
+  /// end that wait for this rank. With `wait` 0 it asks them once, for up to 100 ms each. Error deadline: a
+  /// rank, which the text names, still has the memory open, or has not said that it has closed it; the
+  /// registration has ended nevertheless, and a later call continues to wait. Error resource: call it again.
   Status release(Milliseconds wait = Milliseconds(2000));
   /// For the library.
   Registration(std::shared_ptr<rt::Registration> impl, const void* data, std::size_t bytes)

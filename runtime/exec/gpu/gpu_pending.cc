@@ -81,6 +81,7 @@ Result<GpuPending::Ahead> GpuPending::prepare(const Plan* plan, std::uint64_t se
   Ahead a;
   a.stream = stream, a.capturing = capturing, a.watched = plan != nullptr, a.in_turn = in_turn;
   if (capturing) {  // nothing runs yet, and what runs later reports through the group
+    transport::graphs_exist();
     a.work = std::make_shared<WorkState>();
     return a;
   }

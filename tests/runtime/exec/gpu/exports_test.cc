@@ -78,6 +78,50 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
   }
 }
 
+/// With the end of the last operation, and without a call. Not by a thread that must not wait, and not after
+/// operations were captured.
+TEST(Exports, EndWhenTheLastOperationHasEnded) {
+  OURO_NEEDS_FAKES();
+  OURO_NEEDS_PROCESSES();
+  Processes alone(1, [&](int, Board&) {  // graphs_exist() is for good
+    const auto releaser = transport::Releaser::of_process();
+    ASSERT_TRUE(releaser != nullptr);
+    EXPECT_EQ(transport::Releaser::of_process(), releaser);
+    const auto waits = [](std::thread::id* by) {
+      return transport::when_quiet(std::shared_ptr<char>(new char, [by](char* p) {
+        *by = std::this_thread::get_id();
+        delete p;
+      }));
+    };
+    const auto me = std::this_thread::get_id();
+    std::thread::id by[3];
+    const auto ended = [&](int k) {
+      transport::finish_releasing();
+      return by[k] != std::thread::id();
+    };
+    std::optional<transport::OnDevice> operation(std::in_place);
+    waits(&by[0]).reset();
+    EXPECT_EQ(by[0], std::thread::id());
+    operation.reset();
+    EXPECT_TRUE(eventually([&] { return ended(0); }));
+    {
+      const transport::NeverReleases here;
+      waits(&by[1]).reset();
+      transport::release_soon(5s);
+      EXPECT_TRUE(by[1] != std::thread::id() && by[1] != me);
+    }
+    transport::graphs_exist();
+    operation.emplace();
+    waits(&by[2]).reset();
+    operation.reset();
+    std::this_thread::sleep_for(20ms);
+    EXPECT_EQ(by[2], std::thread::id());
+    transport::release_soon(5s);
+    EXPECT_TRUE(by[2] != std::thread::id() && by[2] != me);
+  });
+  alone.join();
+}
+
 /// A driver may wait for all work when it opens memory to other devices. That work may wait for a thread
 /// which looks for a buffer, or makes an offer to another rank, meanwhile.
 TEST(Exports, AreFoundAndOfferedWhileTheDriverRegisters) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "tests/runtime/exec/gpu/own_memory.h"
@@ -18,12 +19,14 @@ namespace {
 class Released : public testing::Test {
  protected:
   void SetUp() override { OURO_NEEDS_FAKES(); }
-  void on_ranks(const std::function<void(Context&, Board&)>& run) {
+  void on_ranks(const std::function<void(Context&, Board&)>& run, std::size_t memory = std::size_t{1} << 30) {
     Watchdog watchdog;
     const UniqueId id = new_id();
     Processes ranks(2, [&](int rank, Board& board) {
-      gpu::install(new gpu::FakeGpu(
-          {.devices = 2, .multiprocessors = 16, .harsh = {.unmapping_waits = true, .patience = 1s}}));
+      gpu::install(new gpu::FakeGpu({.devices = 2,
+                                     .memory_bytes = memory,
+                                     .multiprocessors = 16,
+                                     .harsh = {.unmapping_waits = true, .patience = 1s}}));
       auto c = Context::create(options(rank, 2, id));
       ASSERT_TRUE(c.ok()) << c.status().message();
       run(*c, board);
@@ -212,6 +215,178 @@ TEST_F(Released, ChunksMayGoAtOnce) {
     }
     ASSERT_TRUE(barrier(c.world()).ok());
   });
+}
+
+/// Neither the owner nor the other rank calls anything: the owner's piece goes when its operation is seen to
+/// have ended, and the other rank's mapping when its watch thread sees that the export has ended.
+TEST_F(Released, WithoutFurtherCalls) {
+  OURO_NEEDS_PROCESSES();
+  on_ranks([](Context& c, Board& board) {
+    Own memory;
+    ASSERT_TRUE(memory.make_chunks(c, {2, 2}, 4).ok());
+    auto r = c.register_memory(memory.data(), memory.bytes(), c.device());
+    ASSERT_TRUE(r.ok()) << r.status().message();
+    bool named = false;
+    ASSERT_EQ(settle(c.world(), c, memory, 0, kCount, &named), "");
+    EXPECT_TRUE(named);
+    const int mapped = fake().live().imports;
+    ASSERT_TRUE(barrier(c.world()).ok());
+    auto s = Stream::create(c.device());
+    ASSERT_TRUE(s.ok());
+    const View v(memory.data(), kCount, DType::f32, c.device());
+    if (c.world().rank() == 1) {
+      auto w = all_reduce(c.world(), v, v, ReduceOp::sum, *s);
+      ASSERT_TRUE(w.ok());
+      EXPECT_TRUE(r->release(0ms).ok());
+      EXPECT_EQ(fake().live().retained, 2);
+      board.stage[1] = 1;
+      ASSERT_TRUE(w->wait().ok());
+    } else {
+      EXPECT_TRUE(eventually([&] { return board.stage[1] == 1; }));
+      ASSERT_TRUE(all_reduce(c.world(), v, v, ReduceOp::sum, *s)->wait().ok());
+    }
+    const bool owner = c.world().rank() == 1;
+    EXPECT_TRUE(
+        eventually([&] { return owner ? fake().live().retained == 0 : fake().live().imports < mapped; }));
+    board.stage[2 + c.world().rank()] = 1;
+    EXPECT_TRUE(eventually([&] { return board.stage[2] == 1 && board.stage[3] == 1; }));
+    ASSERT_TRUE(barrier(c.world()).ok());
+  });
+}
+
+/// The other rank's driver waits for a stream of its user when it unmaps: its watch thread still answers.
+TEST_F(Released, WhileTheOtherRanksDriverWaits) {
+  OURO_NEEDS_PROCESSES();
+  on_ranks([](Context& c, Board& board) {
+    Own memory;
+    ASSERT_TRUE(memory.make(c, 4 * kCount).ok());
+    auto r = c.register_memory(memory.data(), memory.bytes(), c.device());
+    ASSERT_TRUE(r.ok()) << r.status().message();
+    bool named = false;
+    ASSERT_EQ(settle(c.world(), c, memory, 0, kCount, &named), "");
+    EXPECT_TRUE(named);
+    const auto word = fake().alloc_pinned(4);
+    auto users = fake().create_stream(c.device().index, 0);
+    ASSERT_TRUE(word.ok() && users.ok());
+    std::atomic_ref flag(*static_cast<std::uint32_t*>(*word));
+    flag = 0;
+    ASSERT_TRUE(barrier(c.world()).ok());
+    if (c.world().rank() == 0) {
+      const gpu::MemOp until{gpu::MemOp::Kind::wait_equal, 1, *word};
+      ASSERT_TRUE(fake().enqueue(std::span(&until, 1), *users).ok());
+      board.stage[0] = 1;
+      EXPECT_TRUE(eventually([&] { return board.stage[1] == 1; }));
+      flag = 1;
+      ASSERT_TRUE(fake().synchronize(*users).ok());
+    } else {
+      EXPECT_TRUE(eventually([&] { return board.stage[0] == 1; }));
+      for (int k = 0; k < 3; ++k) {
+        const Status open = r->release(0ms);
+        EXPECT_THAT(open, Fails(Reason::deadline, 0));
+        EXPECT_TRUE(has(open.message(), "still has")) << open.message();
+      }
+      board.stage[1] = 1;
+      const Status closed = r->release(5s);
+      EXPECT_TRUE(closed.ok()) << closed.message();
+      memory.free();
+      EXPECT_EQ(fake().freed_in_use(), 0);
+    }
+    EXPECT_EQ(fake().stalls(), 0);
+    ASSERT_TRUE(fake().destroy_stream(*users).ok());
+    ASSERT_TRUE(barrier(c.world()).ok());
+    if (c.world().rank() == 0) {
+      EXPECT_TRUE(r->release(5s).ok());
+    }
+  });
+}
+
+/// A context that has closed has unmapped what others registered, though its handles still exist. What a
+/// graph uses stays until its group has gone, and the owner hears so.
+TEST_F(Released, ByAContextThatHasClosed) {
+  OURO_NEEDS_PROCESSES();
+  for (const bool graph : {false, true}) {
+    on_ranks([&](Context& c, Board& board) {
+      Own memory;
+      ASSERT_TRUE(memory.make(c, 4 * kCount).ok());
+      auto r = c.register_memory(memory.data(), memory.bytes(), c.device());
+      ASSERT_TRUE(r.ok()) << r.status().message();
+      const int both[] = {0, 1};
+      auto g = c.group(both, "beside");
+      ASSERT_TRUE(g.ok());
+      bool named = false;
+      ASSERT_EQ(settle(*g, c, memory, 0, kCount, &named), "");
+      EXPECT_TRUE(named);
+      if (graph) {
+        auto made = gpu::gpu().create_stream(c.device().index, 0);
+        ASSERT_TRUE(made.ok());
+        auto s = Stream::cuda(made->handle, made->device);
+        const View v(memory.data(), kCount, DType::f32, c.device());
+        ASSERT_TRUE(gpu::gpu().begin_capture(*made).ok());
+        ASSERT_TRUE(all_reduce(*g, v, v, ReduceOp::max, *s).ok());
+        auto captured = gpu::gpu().end_capture(*made);
+        ASSERT_TRUE(captured.ok());
+        EXPECT_TRUE(gpu::gpu().destroy_graph(*captured).ok());
+      }
+      ASSERT_TRUE(barrier(c.world()).ok());
+      if (c.world().rank() == 0) {
+        const int mapped = fake().live().imports;
+        EXPECT_TRUE(c.close().ok());
+        EXPECT_EQ(fake().live().imports < mapped, !graph);
+        board.stage[0] = 1;
+        EXPECT_TRUE(eventually([&] { return board.stage[1] == 1; }));
+        *g = Group();
+        board.stage[0] = 2;
+        EXPECT_TRUE(eventually([&] { return board.stage[1] == 2; }));
+      } else {
+        EXPECT_TRUE(eventually([&] { return board.stage[0] >= 1; }));
+        if (graph) {
+          const Status open = r->release(20ms);
+          EXPECT_THAT(open, Fails(Reason::deadline));
+        }
+        if (graph) {
+          *g = Group();
+          const Status open = r->release(20ms);
+          EXPECT_THAT(open, Fails(Reason::deadline, 0));
+          EXPECT_TRUE(has(open.message(), "has closed its context")) << open.message();
+        }
+        if (!graph) {
+          EXPECT_TRUE(r->release(5s).ok());
+          memory.free();
+          EXPECT_EQ(fake().freed_in_use(), 0);
+        }
+        board.stage[1] = 1;
+        EXPECT_TRUE(eventually([&] { return board.stage[0] == 2; }));
+        const Status closed = r->release(5s);
+        EXPECT_TRUE(closed.ok()) << closed.message();
+        memory.free();
+        EXPECT_EQ(fake().freed_in_use(), 0);
+        board.stage[1] = 2;
+      }
+      EXPECT_EQ(fake().stalls(), 0);
+    });
+  }
+}
+
+/// Memory that waits for the end of an operation is there for the next allocation after that.
+TEST_F(Released, BeforeAnAllocationFails) {
+  OURO_NEEDS_PROCESSES();
+  constexpr std::size_t kMost = 64 << 20;
+  const auto body = [](Context& c, Board&) {
+    auto s = Stream::create(c.device());
+    ASSERT_TRUE(s.ok());
+    Floats floats;
+    ASSERT_TRUE(floats.make(c, kCount).ok() && floats.fill(1).ok());
+    for (int turn = 0; turn < 3; ++turn) {
+      auto first = c.alloc(kMost, c.device()), second = c.alloc(kMost, c.device());
+      ASSERT_TRUE(first.ok() && second.ok()) << first.status().message() << second.status().message();
+      EXPECT_THAT(c.alloc(kMost, c.device()).status(), Fails(Reason::resource));
+      auto w = all_reduce(c.world(), floats.view(), floats.view(), ReduceOp::max, *s);
+      ASSERT_TRUE(w.ok());
+      *first = Memory(), *second = Memory();
+      ASSERT_TRUE(w->wait().ok());
+    }
+  };
+  on_ranks(body, 5 * kMost / 2);  // the group itself needs little
 }
 
 /// A graph keeps what it may name until its group ends; release says so.
