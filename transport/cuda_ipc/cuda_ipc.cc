@@ -65,7 +65,9 @@ void GpuExports::withdraw(std::uint64_t id) {
 /// announcements that importers still need.
 std::map<std::uint64_t, GpuExports::Entry>::node_type GpuExports::end(std::uint64_t id) {
   auto gone = entries_.extract(id);
-  if (gone && gone.mapped().offered) dropped_(id);
+  if (!gone) return gone;
+  endings_.fetch_add(1, std::memory_order_acq_rel);
+  if (gone.mapped().offered) dropped_(id);
   return gone;
 }
 

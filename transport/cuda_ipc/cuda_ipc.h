@@ -118,8 +118,12 @@ class GpuExports {
   /// the process is quiet (when_quiet). Returns the exports that all importers must close before the memory
   /// is freed (CUDA requires that of legacy handles). Error invalid: the registration has ended already.
   Result<std::vector<std::uint64_t>> deregister(std::uint64_t registration);
-  /// Whether an export has ended.
+  /// Whether an export has ended. Those that can end now do so first.
   bool ended(std::uint64_t id);
+  /// Whether an export has not ended.
+  bool exists(std::uint64_t id);
+  /// How many exports have ended so far.
+  std::uint64_t endings() const { return endings_.load(std::memory_order_acquire); }
 
  private:
   struct Entry {
@@ -182,6 +186,7 @@ class GpuExports {
   std::vector<std::uint64_t> ending_;  // exports that nothing names any more, and end_when_quiet is to end
   std::map<std::uint64_t, std::uint64_t> by_base_;  // address of a stranger's memory -> id
   std::uint64_t next_ = 1;
+  std::atomic<std::uint64_t> endings_{0};
   std::uint64_t calls_ = 0, looked_at_ = 0;  // the address of a stranger's memory
   Ranges ranges_;
   std::size_t longest_ = 0;                                  // length of the longest range so far

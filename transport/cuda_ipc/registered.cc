@@ -224,6 +224,11 @@ bool GpuExports::ended(std::uint64_t id) {
   return !entries_.contains(id);
 }
 
+bool GpuExports::exists(std::uint64_t id) {
+  std::lock_guard lock(mutex_);
+  return entries_.contains(id);
+}
+
 void GpuExports::look_for_freed_range() {
   if (registrations_.empty()) return;
   auto next = registrations_.upper_bound(looked_at_registration_);

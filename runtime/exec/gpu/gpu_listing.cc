@@ -31,7 +31,31 @@ Status GpuListing::open() {
   return {};
 }
 
-Result<std::uint64_t> GpuListing::refer(const void* p, std::size_t bytes, std::uint64_t seq) {
+int GpuListing::free_number() {
+  if (mine_.size() < Ref::kListed) {
+    mine_.emplace_back();
+    return static_cast<int>(mine_.size()) - 1;
+  }
+  transport::GpuExports& exports = team_.context.device_memory().exports();
+  const std::uint64_t endings = exports.endings();
+  if (endings == endings_) return -1;
+  bool later = false;  // a number comes free without another ending
+  for (int number = 0; number < Ref::kListed; ++number) {
+    const Mine& m = mine_[static_cast<std::size_t>(number)];
+    if (m.captured || exports.exists(m.id)) continue;
+    // Pairs with entered(): a rank that has taken the entry up reads it no more.
+    bool known = true;
+    for (int r = 0; known && r < team_.size; ++r)
+      known = r == team_.rank ||
+              std::atomic_ref(known_from(team_.rank, number, r)).load(std::memory_order_acquire) != 0;
+    if (known) return number;
+    later = true;
+  }
+  if (!later) endings_ = endings;
+  return -1;
+}
+
+Result<std::uint64_t> GpuListing::refer(const void* p, std::size_t bytes, std::uint64_t seq, bool capturing) {
   if (bytes == 0) return 0;
   // Other processes map only memory that this library allocated or that the program registered: they cannot
   // learn of a free of other memory before it happens.
@@ -39,15 +63,20 @@ Result<std::uint64_t> GpuListing::refer(const void* p, std::size_t bytes, std::u
   OURO_ASSIGN(const auto found,
               team_.abroad ? exports.find_lasting(p, bytes) : exports.find(p, bytes, team_.device));
   if (found.id == 0 || found.offset >> Ref::kOffsetBits != 0) return Ref::kNone;
-  const auto at =
-      std::find_if(mine_.begin(), mine_.end(), [&](const Allocation& a) { return a.id == found.id; });
-  const auto number = static_cast<int>(at - mine_.begin());
+  const auto at = std::find_if(mine_.begin(), mine_.end(), [&](const Mine& m) { return m.id == found.id; });
+  auto number = static_cast<int>(at - mine_.begin());
   if (at == mine_.end()) {
-    if (number == Ref::kListed) return Ref::kNone;
-    mine_.push_back({found.id, found.address - found.offset});
-    list(team_.rank).allocation[number] = mine_.back();
+    if (number = free_number(); number < 0) return Ref::kNone;
+    Mine& mine = mine_[static_cast<std::size_t>(number)];
+    // Operations before this one may have named what had the number before; of this operation another part.
+    const std::uint64_t from = mine.id == 0 ? 0 : seq + 1;
+    mine = {found.id, false};
+    for (int r = 0; r < team_.size; ++r)
+      std::atomic_ref(known_from(team_.rank, number, r)).store(0, std::memory_order_relaxed);
+    list(team_.rank).allocation[listed_ % Ref::kListed] = {found.id, found.address - found.offset,
+                                                           static_cast<std::uint64_t>(number), from};
     // Pairs with learn().
-    std::atomic_ref(list(team_.rank).listed).store(mine_.size(), std::memory_order_release);
+    std::atomic_ref(list(team_.rank).listed).store(++listed_, std::memory_order_release);
   }
   for (int r = 0; r < team_.size; ++r) {
     if (r == team_.rank) continue;
@@ -55,10 +84,11 @@ Result<std::uint64_t> GpuListing::refer(const void* p, std::size_t bytes, std::u
         std::atomic_ref(known_from(team_.rank, number, r)).load(std::memory_order_relaxed);
     if (from == 0 || from > seq) return Ref::kNone;
   }
+  mine_[static_cast<std::size_t>(number)].captured |= capturing;
   return Ref::make(static_cast<std::uint64_t>(number), found.offset);
 }
 
-int GpuListing::learn(std::span<gpu::ResidentEntry> room) {
+int GpuListing::learn(std::span<gpu::ResidentEntry> room, std::uint64_t seq) {
   std::size_t learned = 0;
   learning_.clear();
   for (int q = 0; q < team_.size; ++q) {
@@ -68,19 +98,22 @@ int GpuListing::learn(std::span<gpu::ResidentEntry> room) {
     // Where nobody knows what has ended, all stays.
     if (!team_.here(q) && !team_.context.device_memory().let_go_of_what_ended(team_.world_rank(q)))
       captured();
-    // Pairs with refer(). A peer writes the number, which is not believed to lie within the list.
-    const std::uint64_t listed = std::min<std::uint64_t>(
-        std::atomic_ref(list(q).listed).load(std::memory_order_acquire), Ref::kListed);
-    for (std::uint64_t i = learnt_[static_cast<std::size_t>(q)]; i < listed && learned < room.size(); ++i) {
-      const Allocation a = list(q).allocation[i];
+    // Pairs with refer(). Peers write these words, which are not believed to lie within the list.
+    const std::uint64_t first = learnt_[static_cast<std::size_t>(q)];
+    const std::uint64_t listed = std::min(std::atomic_ref(list(q).listed).load(std::memory_order_acquire),
+                                          first + std::uint64_t{Ref::kListed});
+    for (std::uint64_t i = first; i < listed && learned < room.size(); ++i) {
+      const Allocation a = list(q).allocation[i % Ref::kListed];
+      const auto number = static_cast<int>(a.number % Ref::kListed);
+      if (a.from > seq) break;
       auto at = team_.context.device_memory().resolve(team_.world_rank(q), {a.id, 0, a.base}, 0);
       if (at.ok()) {
         constexpr std::uint64_t kAll = std::uint64_t{1} << Ref::kOffsetBits;
         room[learned++] = {.mapping = {at->data, at->keep ? at->keep->bytes() : kAll},
                            .peer = q,
-                           .number = static_cast<std::uint32_t>(i)};
+                           .number = static_cast<std::uint32_t>(number)};
       }
-      learning_.push_back({q, static_cast<int>(i), at.ok(), at.ok() ? std::move(at->keep) : nullptr});
+      learning_.push_back({q, number, at.ok(), at.ok() ? std::move(at->keep) : nullptr});
     }
   }
   std::lock_guard lock(kept_mutex_);
@@ -103,10 +136,10 @@ void GpuListing::entered(std::uint64_t seq) {
   if (learning_.empty()) return;
   std::lock_guard lock(kept_mutex_);
   for (Learning& l : learning_) {
-    learnt_[static_cast<std::size_t>(l.owner)] = static_cast<std::uint64_t>(l.number) + 1;
+    ++learnt_[static_cast<std::size_t>(l.owner)];
     if (l.keep) kept_.push_back(std::move(l.keep));
     std::atomic_ref(known_from(l.owner, l.number, team_.rank))
-        .store(l.mapped ? seq + 1 : Ref::kNone, std::memory_order_relaxed);
+        .store(l.mapped ? seq + 1 : Ref::kNone, std::memory_order_release);  // pairs with free_number()
   }
   learning_.clear();
 }

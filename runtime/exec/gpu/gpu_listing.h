@@ -18,6 +18,11 @@ namespace ouro::rt {
 /// once every other rank has said from which operation on its kernels know the allocation. What its
 /// owner has freed is unmapped when nothing of the process is on a device, unless a graph may have captured
 /// it.
+///
+/// An allocation has one of Ref::kListed numbers. The owner gives the number of an export that has ended to
+/// another one if every rank has said that it knows the number, and no captured operation has named it. The
+/// others take the new allocation up in an operation that follows the last in which the owner may have used
+/// the number for the old one, so the kernel of an operation finds the allocation that the owner has named.
 class GpuListing {
  public:
   explicit GpuListing(GpuTeam& team)
@@ -29,12 +34,12 @@ class GpuListing {
   /// Makes the lists, once. Others are asked for them.
   Status open();
   /// What operation `seq` calls [p, p + bytes); kNone, if not all ranks' kernels know it by then. A new
-  /// allocation is listed, and stays in the list. No bytes: 0. Errors: invalid, where this is no memory of
-  /// the rank's device.
-  Result<std::uint64_t> refer(const void* p, std::size_t bytes, std::uint64_t seq);
-  /// Maps what the others have listed since, as far as there is room, for a launch to enter it. Returns how
-  /// many.
-  int learn(std::span<gpu::ResidentEntry> room);
+  /// allocation is listed, if there is a number for it. No bytes: 0. Errors: invalid, where this is no memory
+  /// of the rank's device.
+  Result<std::uint64_t> refer(const void* p, std::size_t bytes, std::uint64_t seq, bool capturing);
+  /// Maps what the others have listed since, as far as there is room, for the launch of operation `seq` to
+  /// enter it. Returns how many.
+  int learn(std::span<gpu::ResidentEntry> room, std::uint64_t seq);
   /// The launch of operation `seq` enters what learn() has given last: the others are told. Without this it
   /// is given again.
   void entered(std::uint64_t seq);
@@ -46,10 +51,19 @@ class GpuListing {
   /// In shared memory: written by its owner before `listed` counts it.
   struct Allocation {
     std::uint64_t id, base;
+    std::uint64_t number;
+    std::uint64_t from;  ///< the first operation in which ranks may take it up
   };
+  /// Allocations in the order in which they were listed, the k-th, from 0, at k mod kListed. It is not
+  /// overtaken: each number has at most one entry that some rank has not taken up, and the entries that a
+  /// rank has not taken up are the latest.
   struct List {
-    std::uint64_t listed;
+    std::uint64_t listed;  // how many so far
     Allocation allocation[Ref::kListed];
+  };
+  struct Mine {
+    std::uint64_t id = 0;
+    bool captured = false;  // an operation that names it has been captured
   };
   /// What a launch is to enter; not mapped where it has been freed meanwhile.
   struct Learning {
@@ -62,12 +76,16 @@ class GpuListing {
   /// The first operation in which kernels of `reader` know allocation `number` of `owner`: 0 not yet, kNone
   /// never.
   std::uint64_t& known_from(int owner, int number, int reader) const;
+  /// A number for an allocation that is listed now; -1: there is none.
+  int free_number();
   void let_go();        ///< releases mappings whose exports have ended; from any thread
   void drop_retired();  ///< the same; the caller holds kept_mutex_
 
   GpuTeam& team_;
   std::shared_ptr<device::Segment> segment_;
-  std::vector<Allocation> mine_;       // a peer could change what is shared
+  std::vector<Mine> mine_;  // by number; a peer could change what is shared
+  std::uint64_t listed_ = 0;
+  std::uint64_t endings_ = 0;          // GpuExports::endings(), when no number was free the last time
   std::vector<std::uint64_t> learnt_;  // by rank, how many of its list
   std::vector<Learning> learning_;
   std::mutex kept_mutex_;

@@ -173,11 +173,12 @@ Status ResidentPath::name_buffers(const Operation& op, std::uint64_t seq, bool c
   if (capturing)
     listing_.captured();  // a replay enters nothing: it may come late, or never
   else
-    a->learned = listing_.learn(a->learn);
-  OURO_ASSIGN(a->in_ref, listing_.refer(op.in.data, op.read_bytes(team_.rank), seq));
+    a->learned = listing_.learn(a->learn, seq);
+  OURO_ASSIGN(a->in_ref, listing_.refer(op.in.data, op.read_bytes(team_.rank), seq, capturing));
   // In an uneven all_to_all a rank reads the inputs of its peers and writes only its own output.
   const bool pairs = op.uneven && op.collective == Collective::all_to_all;
-  OURO_ASSIGN(a->out_ref, listing_.refer(op.out.data, pairs ? 0 : op.written_bytes(team_.rank), seq));
+  OURO_ASSIGN(a->out_ref,
+              listing_.refer(op.out.data, pairs ? 0 : op.written_bytes(team_.rank), seq, capturing));
   const bool overwrites = op.collective == Collective::all_to_all && op.in.data == op.out.data;
   if (overwrites || a->out_ref == gpu::ResidentRef::kNone) a->in_ref = gpu::ResidentRef::kNone;
   named_ += a->in_ref != gpu::ResidentRef::kNone;

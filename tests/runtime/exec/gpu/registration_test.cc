@@ -1,5 +1,7 @@
 // Memory that the program has allocated itself and registered: reached in place like that of Context::alloc,
 // among threads and processes, as it grows, nests and comes back. On fake devices.
+#include <memory>
+
 #include "tests/runtime/exec/gpu/own_memory.h"
 #include "tests/runtime/failure/harness.h"
 
@@ -115,6 +117,142 @@ TEST_P(Registered, GrowsAndShrinks) {
                       OURO_RANK_OK(second->release());
                       SETTLES(false, c.world(), c, memory, across, kCount);
                       SETTLES(true, c.world(), c, memory, 0, kCount);
+                      return only_ran(c.world(), "resident");
+                    }),
+            "");
+}
+
+/// A rank lists 64 allocations in a group. Those that have ended make room for others, whatever became of
+/// them: hundreds come and go, some of them together.
+TEST_P(Registered, HundredsOfAllocationsInTheLifeOfAGroup) {
+  ASSERT_EQ(on_gpus(GetParam(), 3,
+                    [&](Context& c) -> std::string {
+                      constexpr std::size_t kFew = 17'000;  // floats: more than packets take
+                      Own always;
+                      OURO_RANK_OK(always.make_chunks(c, {2}, 2));
+                      auto stays = c.register_memory(always.data(), always.bytes(), c.device());
+                      OURO_RANK_OK(stays);
+                      SETTLES(true, c.world(), c, always, 0, kFew);
+                      for (int turn = 0; turn < 40; ++turn) {
+                        std::vector<std::unique_ptr<Own>> memory;
+                        std::vector<Registration> registered;
+                        for (int k = 0; k < 8; ++k) {
+                          memory.push_back(std::make_unique<Own>());
+                          OURO_RANK_OK(memory.back()->make_chunks(c, {1, 1}, 2));
+                          auto r = c.register_memory(memory.back()->data(), 2 * kUnit, c.device());
+                          OURO_RANK_OK(r);
+                          registered.push_back(std::move(*r));
+                        }
+                        const std::uint64_t before = c.world().impl()->gpu_named();
+                        for (int call = 0; call < 5; ++call) {
+                          bool named = false;
+                          for (auto& m : memory)
+                            if (std::string said = reduce(c.world(), c, *m, 4, kFew, &named); !said.empty())
+                              return fmt::format("turn {}: {}", turn, said);
+                        }
+                        const std::uint64_t named = c.world().impl()->gpu_named() - before;
+                        OURO_RANK_CHECK(named >= 16, "turn {}: {} of 40 calls went by pointer", turn, named);
+                        OURO_RANK_OK(barrier(c.world()));
+                        for (Registration& r : registered) OURO_RANK_OK(r.release());
+                      }
+                      SETTLES(true, c.world(), c, always, 0, kFew);
+                      return only_ran(c.world(), "resident");
+                    }),
+            "");
+}
+
+/// A captured operation goes on naming an allocation by its number, also after its registration has ended:
+/// the number is given to no other one.
+TEST_P(Registered, NumbersThatAGraphNamesAreNotGivenAway) {
+  ASSERT_EQ(on_gpus(GetParam(), 2,
+                    [&](Context& c) -> std::string {
+                      constexpr std::size_t kFew = 17'000;
+                      Own captured;
+                      OURO_RANK_OK(captured.make_chunks(c, {2}, 2));
+                      auto r = c.register_memory(captured.data(), captured.bytes(), c.device());
+                      OURO_RANK_OK(r);
+                      SETTLES(true, c.world(), c, captured, 0, kFew);
+                      auto made = gpu::gpu().create_stream(c.device().index, 0);
+                      OURO_RANK_OK(made);
+                      auto s = Stream::cuda(made->handle, made->device);
+                      OURO_RANK_OK(s);
+                      const View v(captured.data(), kFew, DType::f32, c.device());
+                      OURO_RANK_OK(gpu::gpu().begin_capture(*made));
+                      OURO_RANK_OK(all_reduce(c.world(), v, v, ReduceOp::sum, *s));
+                      auto graph = gpu::gpu().end_capture(*made);
+                      OURO_RANK_OK(graph);
+                      OURO_RANK_OK(barrier(c.world()));
+                      OURO_RANK_OK(r->release());
+                      for (int turn = 0; turn < 80; ++turn) {
+                        Own other;
+                        OURO_RANK_OK(other.make_chunks(c, {2}, 2));
+                        auto also = c.register_memory(other.data(), other.bytes(), c.device());
+                        OURO_RANK_OK(also);
+                        SETTLES(true, c.world(), c, other, 0, kFew);
+                        OURO_RANK_OK(barrier(c.world()));
+                        OURO_RANK_OK(also->release());
+                      }
+                      OURO_RANK_OK(captured.fill(0, kFew, static_cast<float>(c.rank() + 1)));
+                      OURO_RANK_OK(barrier(c.world()));
+                      OURO_RANK_OK(gpu::gpu().launch(*graph, *made));
+                      OURO_RANK_OK(s->synchronize());
+                      const std::string said = captured.expect(0, kFew, 3);
+                      OURO_RANK_OK(gpu::gpu().destroy_graph(*graph));
+                      OURO_RANK_OK(barrier(c.world()));
+                      return said;
+                    }),
+            "");
+}
+
+/// A rank that is late takes up what has got an old number only after the operations that may still name the
+/// old allocation by it.
+TEST(RegisteredNumbers, MeanTheOldAllocationToARankThatIsLate) {
+  OURO_NEEDS_FAKES();
+  OURO_NEEDS_PROCESSES();
+  setenv("OURO_FAKE_GPUS", "8", 1);
+  const ForcedPath path("resident");
+  constexpr std::size_t kFew = 17'000;
+  ASSERT_EQ(on_gpus(Mode::processes, 2,
+                    [&](Context& c) -> std::string {
+                      const int both[] = {0, 1};
+                      auto beside = c.group(both, "beside");
+                      OURO_RANK_OK(beside);
+                      std::vector<std::unique_ptr<Floats>> all;  // as many as a list has numbers
+                      for (int k = 0; k < 64; ++k) {
+                        all.push_back(std::make_unique<Floats>());
+                        OURO_RANK_OK(all.back()->make(c, kFew));
+                        OURO_RANK_OK(all.back()->fill(0));
+                        const View v = all.back()->view();
+                        for (int call = 0; call < 3; ++call) OURO_RANK_OK(all_reduce(c.world(), v, v));
+                      }
+                      Floats next;
+                      OURO_RANK_OK(next.make(c, kFew));
+                      OURO_RANK_OK(next.fill(100));
+                      OURO_RANK_OK(all[10]->fill(static_cast<float>(c.rank() + 1)));
+                      OURO_RANK_OK(barrier(c.world()));
+                      auto s = Stream::create(c.device());
+                      OURO_RANK_OK(s);
+                      if (c.rank() == 0) OURO_RANK_OK(barrier(*beside));
+                      const std::uint64_t before = c.world().impl()->gpu_named();
+                      auto w = all_reduce(c.world(), all[10]->view(), all[10]->view(), ReduceOp::sum, *s);
+                      OURO_RANK_OK(w);
+                      OURO_RANK_CHECK(c.world().impl()->gpu_named() == before + 1, "over slots");
+                      if (c.rank() == 1) all[10].reset();  // its export has ended with that
+                      auto later = all_reduce(c.world(), next.view(), next.view(), ReduceOp::sum, *s);
+                      OURO_RANK_OK(later);
+                      if (c.rank() == 1) OURO_RANK_OK(barrier(*beside));
+                      OURO_RANK_OK(w->wait());
+                      OURO_RANK_OK(later->wait());
+                      if (c.rank() == 0) OURO_EXPECT_ALL(*all[10], 3);
+                      OURO_EXPECT_ALL(next, 200);
+                      OURO_RANK_OK(next.fill(1));
+                      bool named = false;
+                      for (int call = 0; call < 3; ++call) {
+                        const std::uint64_t calls = c.world().impl()->gpu_named();
+                        OURO_RANK_OK(all_reduce(c.world(), next.view(), next.view(), ReduceOp::max));
+                        named = c.world().impl()->gpu_named() > calls;
+                      }
+                      OURO_RANK_CHECK(named == (c.rank() == 1), "{}", named);
                       return only_ran(c.world(), "resident");
                     }),
             "");
