@@ -137,27 +137,46 @@ class GpuExports {
     int users = 0;         // number of ranges that use the export
     bool offered = false;  // another process may have mapped it
   };
-  /// A registered range, or the union of adjacent ones.
+  /// A registered range.
   struct Range {
     const std::byte* end;
-    std::uint64_t id;                  // of the export that holds it
-    std::uint64_t number;              // of the registration; 0: a union of
-    std::vector<std::uint64_t> parts;  // these registrations
-    std::uint64_t allocation = 0;      // number of the allocation at its beginning, when it was registered
+    std::uint64_t id;          // of the export that holds it
+    std::uint64_t number;      // of the registration
+    std::uint64_t allocation;  // number of the allocation at its beginning, when it was registered
   };
   using Ranges = std::multimap<const std::byte*, Range>;  // by their beginnings
+  /// An export of adjacent ranges: of all in [begin, end) with a lower number of their registration.
+  struct Union {
+    const std::byte *begin, *end;
+    std::uint64_t id;
+    std::uint64_t number;
+    bool has(const Range& r, const std::byte* from) const {
+      return r.number < number && from >= begin && r.end <= end;
+    }
+  };
+  /// Addresses that adjacent ranges cover without a gap.
+  struct Chain {
+    const std::byte* end;
+    bool joins = true;  // false: other processes cannot map it as one export
+  };
   // With mutex_ held.
   GpuRef in_block(const std::byte* p, std::size_t bytes) const;
   GpuRef in_range(const std::byte* p, std::size_t bytes);
-  Ranges::const_iterator range_around(const std::byte* p, std::size_t bytes) const;
+  /// The export of the registered range, or of the union of ranges, that holds [p, p + bytes); 0: there is
+  /// none. Of several, the oldest: it is what ranks may have listed already.
+  std::uint64_t export_around(const std::byte* p, std::size_t bytes) const;
   /// Makes one export of all registrations that are adjacent around `p`, if together they hold
-  /// [p, p + bytes). Returns the end of the map if they do not.
-  Ranges::const_iterator join(const std::byte* p, std::size_t bytes);
+  /// [p, p + bytes). Returns 0 if they do not.
+  std::uint64_t join(const std::byte* p, std::size_t bytes);
+  /// Adds the union to unions_, and its export, if it is a new one. False: other processes cannot map it.
+  bool unite(const std::byte* begin, const std::byte* end);
   void add_range(const std::byte* begin, Range);
-  /// Removes a range. If no other range uses its export, the export has to end, and so does the one that the
-  /// leader's path has made of the same allocation: both are added to ending_, without allocating after
-  /// make_room_to_end.
+  /// Removes a range, and the unions that it is a part of. Exports that nothing uses then have to end
+  /// (stop_using). Allocates nothing after make_room_to_end.
   void drop_range(Ranges::const_iterator);
+  /// If no other range or union uses the export, it has to end, and so does the one that the leader's path
+  /// has made of the same allocation: both are added to ending_.
+  void stop_using(std::uint64_t id);
   void make_room_to_end();
   void look_for_freed_range();
   static bool still(const void* p, std::uint64_t allocation);
@@ -189,6 +208,8 @@ class GpuExports {
   std::atomic<std::uint64_t> endings_{0};
   std::uint64_t calls_ = 0, looked_at_ = 0;  // the address of a stranger's memory
   Ranges ranges_;
+  std::vector<Union> unions_;                                // the oldest first
+  std::map<const std::byte*, Chain> chains_;                 // by their beginnings; none: ranges have changed
   std::size_t longest_ = 0;                                  // length of the longest range so far
   std::map<std::uint64_t, const std::byte*> registrations_;  // by number; nullptr: freed before its end
   std::uint64_t looked_at_registration_ = 0;

@@ -77,7 +77,7 @@ Result<std::uint64_t> GpuExports::register_range(const void* data, std::size_t b
   // wait for a thread that looks for a buffer or makes an offer.
   OURO_ASSIGN(Entry made, entry_of(p, bytes, info, reach));
   std::lock_guard lock(mutex_);
-  Range range{.end = p + bytes, .id = 0, .number = 0, .parts = {}, .allocation = info.allocation};
+  Range range{.end = p + bytes, .id = 0, .number = 0, .allocation = info.allocation};
   if (made.has_handle)  // an allocation has one export
     for (auto& [id, known] : entries_)
       if (known.users > 0 && known.base == info.base && known.allocation == info.allocation) range.id = id;
@@ -94,89 +94,100 @@ Result<std::uint64_t> GpuExports::register_range(const void* data, std::size_t b
 
 void GpuExports::add_range(const std::byte* begin, Range range) {
   longest_ = std::max(longest_, static_cast<std::size_t>(range.end - begin));
-  ranges_.emplace(begin, std::move(range));
+  ranges_.emplace(begin, range);
+  chains_.clear();
 }
 
-GpuExports::Ranges::const_iterator GpuExports::range_around(const std::byte* p, std::size_t bytes) const {
+std::uint64_t GpuExports::export_around(const std::byte* p, std::size_t bytes) const {
+  std::uint64_t oldest = 0, number = 0;
   for (auto it = ranges_.upper_bound(p); it != ranges_.begin();) {
-    --it;
-    if (it->second.end >= p + bytes) return it;
-    if (static_cast<std::size_t>(p - it->first) + bytes > longest_) break;  // as all that begin before it
+    const auto& [begin, range] = *--it;
+    if (range.end >= p + bytes && (oldest == 0 || range.number < number))
+      oldest = range.id, number = range.number;
+    if (static_cast<std::size_t>(p - begin) + bytes > longest_) break;  // as all that begin before it
   }
-  return ranges_.end();
+  if (oldest != 0) return oldest;
+  for (const Union& u : unions_)
+    if (u.begin <= p && u.end >= p + bytes) return u.id;
+  return 0;
 }
 
 GpuRef GpuExports::in_range(const std::byte* p, std::size_t bytes) {
-  auto found = range_around(p, bytes);
-  if (found == ranges_.end()) found = join(p, bytes);
+  std::uint64_t id = export_around(p, bytes);
+  if (id == 0) id = join(p, bytes);
   const auto address = reinterpret_cast<std::uint64_t>(p);
-  if (found == ranges_.end()) return {0, 0, address};
-  const std::uint64_t id = found->second.id;
+  if (id == 0) return {0, 0, address};
   return {id, static_cast<std::uint64_t>(p - entries_[id].base), address};
 }
 
-GpuExports::Ranges::const_iterator GpuExports::join(const std::byte* p, std::size_t bytes) {
-  const auto first = range_around(p, 1);
-  if (first == ranges_.end()) return ranges_.end();
-  const std::byte *begin = first->first, *end = first->second.end;
-  // Takes in all adjacent registrations in both directions, so that one export serves every buffer that lies
-  // across them, and a segment that grows by one registration needs one more export.
-  for (bool grew = true; grew;) {
-    grew = false;
-    for (auto it = ranges_.lower_bound(begin); it != ranges_.end() && it->first <= end; ++it)
-      if (it->second.end > end) end = it->second.end, grew = true;
-    for (auto it = ranges_.lower_bound(begin); it != ranges_.begin();) {
-      --it;
-      if (it->second.end >= begin) begin = it->first, grew = true;
-      if (static_cast<std::size_t>(begin - it->first) > longest_) break;
-    }
+/// A union takes in all that adjoins in both directions, so that one export serves every buffer that lies
+/// across, and a segment that grows by one registration needs one more export.
+std::uint64_t GpuExports::join(const std::byte* p, std::size_t bytes) {
+  if (chains_.empty()) {
+    Chain* last = nullptr;
+    for (const auto& [begin, range] : ranges_)
+      if (last && begin <= last->end)
+        last->end = std::max(last->end, range.end);
+      else
+        last = &chains_.emplace(begin, Chain{range.end}).first->second;
   }
-  if (p + bytes > end) return ranges_.end();
-  Range all{.end = end, .id = 0, .number = 0, .parts = {}};
+  const auto after = chains_.upper_bound(p);
+  if (after == chains_.begin()) return 0;
+  auto& [begin, chain] = *std::prev(after);
+  if (p + bytes > chain.end || !chain.joins) return 0;
+  chain.joins = unite(begin, chain.end);
+  return chain.joins ? unions_.back().id : 0;
+}
+
+bool GpuExports::unite(const std::byte* begin, const std::byte* end) {
   Entry joined{.base = const_cast<std::byte*>(begin), .bytes = static_cast<std::size_t>(end - begin)};
-  bool in_pieces = false, one_allocation = true;
+  bool in_pieces = false, by_handle = false, one_export = true;
   std::uint64_t only = 0;
   for (auto it = ranges_.lower_bound(begin); it != ranges_.end() && it->first < end; ++it) {
-    if (it->second.number == 0) continue;  // an older union of the same registrations
     const Entry& e = entries_[it->second.id];
-    all.parts.push_back(it->second.number);
-    one_allocation &= only == 0 || only == it->second.id;
+    one_export &= only == 0 || only == it->second.id;
     only = it->second.id;
     in_pieces |= !e.pieces.empty();
+    by_handle |= e.has_handle;
     joined.pieces.insert(joined.pieces.end(), e.pieces.begin(), e.pieces.end());
   }
-  if (one_allocation) {
-    all.id = only;
-    ++entries_[only].users;
-  } else if (in_pieces) {
+  if (in_pieces && !one_export) {
     const auto key = [](const auto& piece) { return piece->begin(); };
     std::ranges::sort(joined.pieces, {}, key);
     const auto twice = std::ranges::unique(joined.pieces, {}, key);
     joined.pieces.erase(twice.begin(), twice.end());
     for (std::size_t i = 1; i < joined.pieces.size(); ++i)
-      if (joined.pieces[i - 1]->end() != joined.pieces[i]->begin()) return ranges_.end();
-    if (joined.pieces.size() > kMaxPieces) return ranges_.end();
+      if (joined.pieces[i - 1]->end() != joined.pieces[i]->begin()) return false;
+    if (joined.pieces.size() > kMaxPieces) return false;
     joined.base = joined.pieces.front()->begin();
     joined.bytes = static_cast<std::size_t>(joined.pieces.back()->end() - joined.base);
-    if (begin < joined.base || end > joined.base + joined.bytes) return ranges_.end();
-  } else {
-    // Importers map two allocations of cudaMalloc at unrelated addresses, so these are not joined.
-    for (const std::uint64_t part : all.parts)
-      for (const auto& [at, r] : ranges_)
-        if (r.number == part && entries_[r.id].has_handle) return ranges_.end();
+    if (begin < joined.base || end > joined.base + joined.bytes) return false;
+  } else if (by_handle && !one_export) {
+    return false;  // importers map two allocations of cudaMalloc at unrelated addresses
   }
-  if (all.id == 0) {
+  Union all{begin, end, only, next_++};
+  if (!one_export) {
     all.id = next_++;
-    joined.users = 1;
     entries_[all.id] = std::move(joined);
   }
-  add_range(begin, std::move(all));
-  return range_around(p, bytes);
+  ++entries_[all.id].users;
+  unions_.push_back(all);
+  return true;
 }
 
 void GpuExports::drop_range(Ranges::const_iterator it) {
+  std::erase_if(unions_, [&](const Union& u) {
+    const bool part = u.has(it->second, it->first);
+    if (part) stop_using(u.id);
+    return part;
+  });
   const std::uint64_t id = it->second.id;
   ranges_.erase(it);
+  chains_.clear();
+  stop_using(id);
+}
+
+void GpuExports::stop_using(std::uint64_t id) {
   Entry& e = entries_[id];
   if (--e.users > 0) return;
   // The leader's path may have exported the allocation before it was registered.
@@ -250,16 +261,12 @@ void GpuExports::look_for_freed_range() {
     OURO_INFO(REG, "the memory registered at {} ({} bytes) was unmapped before its registration ended",
               fmt::ptr(next->second), range->second.end - range->first);
   make_room_to_end();
-  for (auto it = ranges_.begin(); it != ranges_.end();) {
-    const auto at = it++;
-    if (std::ranges::count(at->second.parts, next->first) > 0) drop_range(at);
-  }
   drop_range(range);
   next->second = nullptr;
 }
 
 void GpuExports::make_room_to_end() {
-  ending_.reserve(ending_.size() + 2 * ranges_.size());  // drop_range adds up to two of a range
+  ending_.reserve(ending_.size() + 2 * (ranges_.size() + unions_.size()));  // stop_using adds up to two
 }
 
 Result<std::vector<std::uint64_t>> GpuExports::deregister(std::uint64_t registration) {
@@ -270,16 +277,14 @@ Result<std::vector<std::uint64_t>> GpuExports::deregister(std::uint64_t registra
     if (known == registrations_.end()) return invalid("this registration has ended already");
     // What throws comes before the first change, so that the caller can try again.
     make_room_to_end();
-    to_be_closed.reserve(2 * ranges_.size());
+    to_be_closed.reserve(2 * (ranges_.size() + unions_.size()));
     const std::size_t before = ending_.size();
     looked_at_registration_ = registration - 1;
     look_for_freed_range();  // warns if the memory has been freed already
     if (known->second != nullptr) {
-      for (auto it = ranges_.begin(); it != ranges_.end();) {
-        const auto at = it++;
-        if (at->second.number == registration || std::ranges::count(at->second.parts, registration) > 0)
-          drop_range(at);
-      }
+      auto it = ranges_.lower_bound(known->second);
+      while (it->second.number != registration) ++it;
+      drop_range(it);
     }
     registrations_.erase(known);
     for (std::size_t i = before; i < ending_.size(); ++i)

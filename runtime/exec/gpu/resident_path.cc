@@ -174,12 +174,15 @@ Status ResidentPath::name_buffers(const Operation& op, std::uint64_t seq, bool c
     listing_.captured();  // a replay enters nothing: it may come late, or never
   else
     a->learned = listing_.learn(a->learn, seq);
-  OURO_ASSIGN(a->in_ref, listing_.refer(op.in.data, op.read_bytes(team_.rank), seq, capturing));
-  // In an uneven all_to_all a rank reads the inputs of its peers and writes only its own output.
-  const bool pairs = op.uneven && op.collective == Collective::all_to_all;
-  OURO_ASSIGN(a->out_ref,
-              listing_.refer(op.out.data, pairs ? 0 : op.written_bytes(team_.rank), seq, capturing));
-  const bool overwrites = op.collective == Collective::all_to_all && op.in.data == op.out.data;
+  // Names of buffers that no other rank accesses are not needed.
+  const flow::Buffers others = flow::zero_copy_buffers(op.collective);
+  const bool in = others.inputs && (!others.root_input_only || team_.rank == op.root);
+  const std::size_t read = op.read_bytes(team_.rank), written = op.written_bytes(team_.rank);
+  OURO_ASSIGN(a->in_ref, listing_.refer(op.in.data, in ? read : 0, seq, capturing));
+  OURO_ASSIGN(a->out_ref, listing_.refer(op.out.data, others.outputs ? written : 0, seq, capturing));
+  // A rank without data may pass no buffers.
+  const bool overwrites =
+      op.collective == Collective::all_to_all && op.in.data == op.out.data && read > 0 && written > 0;
   if (overwrites || a->out_ref == gpu::ResidentRef::kNone) a->in_ref = gpu::ResidentRef::kNone;
   named_ += a->in_ref != gpu::ResidentRef::kNone;
   return {};

@@ -160,6 +160,82 @@ TEST(Exports, AreFoundAndOfferedWhileTheDriverRegisters) {
   gpu::install(nullptr);
 }
 
+/// A segment grows by one registration after the other. A buffer stays in the export in which ranks know it;
+/// one across the last border gets a new export of the whole segment, which ends with each of its parts.
+TEST(Exports, StayTheSameForABufferAsASegmentGrows) {
+  OURO_NEEDS_FAKES();
+  gpu::FakeGpu shared;
+  gpu::install(&shared);
+  {
+    const auto range = shared.reserve(0, 3 * kUnit);
+    ASSERT_TRUE(range.ok());
+    auto* const p = static_cast<std::byte*>(*range);
+    transport::GpuExports exports([](std::uint64_t) {});
+    const auto id = [&](std::size_t at, std::size_t bytes) {
+      const auto found = exports.find_lasting(p + at, bytes);
+      EXPECT_TRUE(found.ok());
+      return found.ok() ? found->id : 0;
+    };
+    std::vector<std::uint64_t> numbers, ids, across;
+    for (std::size_t k = 0; k < 3; ++k) {
+      ASSERT_TRUE(shared.map(0, p + k * kUnit, kUnit).ok());
+      const auto number = exports.register_range(p + k * kUnit, kUnit, 0, {.processes = true});
+      ASSERT_TRUE(number.ok());
+      numbers.push_back(*number);
+      ids.push_back(id(k * kUnit, 4));
+      if (k > 0) across.push_back(id(k * kUnit - 4, 8));
+      for (std::size_t i = 0; i <= k; ++i) EXPECT_EQ(id(i * kUnit, 4), ids[i]) << i << " of " << k;
+      for (std::size_t i = 1; i <= k; ++i) EXPECT_EQ(id(i * kUnit - 4, 8), across[i - 1]) << i << " of " << k;
+    }
+    EXPECT_NE(across[0], across[1]);
+    EXPECT_EQ(id(0, 3 * kUnit), across[1]);
+    EXPECT_EQ(id(4, 3 * kUnit), 0u);
+    const auto whole = exports.offer(across[1], 0, 8);
+    ASSERT_TRUE(whole.ok());
+    EXPECT_EQ(whole->pieces.size(), 3u);
+    EXPECT_TRUE(exports.deregister(numbers[2]).ok());
+    EXPECT_TRUE(exports.ended(across[1]));
+    EXPECT_EQ(id(kUnit - 4, 8), across[0]);
+    EXPECT_TRUE(exports.deregister(numbers[0]).ok());
+    EXPECT_TRUE(exports.ended(across[0]));
+    EXPECT_EQ(id(kUnit - 4, 8), 0u);
+    EXPECT_EQ(id(kUnit, 4), ids[1]);
+    for (std::size_t k = 0; k < 3; ++k) ASSERT_TRUE(shared.unmap(p + k * kUnit).ok());
+    ASSERT_TRUE(shared.unreserve(p).ok());
+  }
+  gpu::install(nullptr);
+}
+
+/// The time of a registration, and of a search in vain, does not grow with the square of their number.
+TEST(Exports, OfThousandsOfAdjacentRanges) {
+  OURO_NEEDS_FAKES();
+  Watchdog watchdog(60s);
+  constexpr std::size_t kRanges = 4000, kBytes = 16;
+  gpu::FakeGpu shared;
+  gpu::install(&shared);
+  {
+    const auto range = shared.reserve(0, kUnit);
+    ASSERT_TRUE(range.ok());
+    auto* const p = static_cast<std::byte*>(*range);
+    ASSERT_TRUE(shared.map(0, p, kUnit).ok());
+    transport::GpuExports exports([](std::uint64_t) {});
+    std::vector<std::uint64_t> numbers;
+    for (std::size_t k = 0; k < kRanges; ++k) {
+      const auto number = exports.register_range(p + k * kBytes, kBytes, 0, {.devices = true});
+      ASSERT_TRUE(number.ok());
+      numbers.push_back(*number);
+      if (k > 0) {
+        EXPECT_NE(exports.find_lasting(p + k * kBytes - 4, 8)->id, 0u);
+      }
+      EXPECT_EQ(exports.find_lasting(p + 4, (k + 1) * kBytes)->id, 0u);
+    }
+    for (const std::uint64_t number : numbers) EXPECT_TRUE(exports.deregister(number).ok());
+    EXPECT_EQ(exports.find_lasting(p, 4)->id, 0u);
+    ASSERT_TRUE(shared.unmap(p).ok() && shared.unreserve(p).ok());
+  }
+  gpu::install(nullptr);
+}
+
 /// The size in an offer by handle is a peer's word. Larger than the memory, it gives access to the memory
 /// only.
 TEST(Imports, AreNotLargerThanTheMemory) {
