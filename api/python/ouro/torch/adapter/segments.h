@@ -19,6 +19,8 @@ class Segments {
   /// nullptr where the context has no GPU, this adapter was compiled without the headers of CUDA, or
   /// OURO_TORCH_REGISTER is 0. The context outlives it.
   static std::unique_ptr<Segments> follow(Context&);
+  /// Follows no allocator: knows what mapped() and unmapped() say. The context has a GPU and outlives it.
+  explicit Segments(Context& c) : context_(c), device_(c.device().index) {}
   ~Segments();
   Segments(const Segments&) = delete;
   Segments& operator=(const Segments&) = delete;
@@ -29,7 +31,6 @@ class Segments {
   std::size_t bytes();  ///< number of registered bytes
 
  private:
-  explicit Segments(Context& c) : context_(c), device_(c.device().index) {}
   void add(std::uintptr_t address, std::size_t bytes);  // with mutex_ held
 
   struct Piece {
