@@ -56,7 +56,7 @@ Status HostOperations::carry_out(const Plan& whole, const NextPart& next, Status
     const std::size_t count = unit_count(*op, resources_.members.rank(), resources_.members.size());
     part.op = *op;
     part.op.numerics = whole.op.numerics;
-    if (count != planned)
+    if (count != planned || op->uneven)  // uneven blocks end in different parts
       part.host = make_execution_plan(part, resources_.members, resources_.wiring.slot_bytes(),
                                       resources_.single_rounds);
     planned = count;

@@ -56,19 +56,15 @@ class StagedPath::Copies final : public PieceMover {
   Copies(const Operation& op, const StagedCut& cut) : op_(op), cut_(cut) {}
   Status down(std::size_t k, std::byte* slot, const gpu::Stream& s) override {
     const auto* const from = static_cast<const std::byte*>(op_.in.data);
-    const std::size_t bytes = cut_.count(k) * cut_.elem;
-    for (std::size_t b = 0; b < cut_.in_blocks; ++b)
-      OURO_TRY(
-          gpu::gpu().copy(slot + b * bytes, from + (b * cut_.total + k * cut_.each) * cut_.elem, bytes, s));
-    return {};
+    return cut_.each_block(k, cut_.in_blocks, [&](std::size_t within, std::size_t at, std::size_t count) {
+      return gpu::gpu().copy(slot + within * cut_.elem, from + at * cut_.elem, count * cut_.elem, s);
+    });
   }
   Status up(std::size_t k, const std::byte* slot, const gpu::Stream& s) override {
     auto* const to = static_cast<std::byte*>(op_.out.data);
-    const std::size_t bytes = cut_.count(k) * cut_.elem;
-    for (std::size_t b = 0; b < cut_.out_blocks; ++b)
-      OURO_TRY(
-          gpu::gpu().copy(to + (b * cut_.total + k * cut_.each) * cut_.elem, slot + b * bytes, bytes, s));
-    return {};
+    return cut_.each_block(k, cut_.out_blocks, [&](std::size_t within, std::size_t at, std::size_t count) {
+      return gpu::gpu().copy(to + at * cut_.elem, slot + within * cut_.elem, count * cut_.elem, s);
+    });
   }
 
  private:
@@ -106,8 +102,8 @@ Status StagedPath::run(const Operation& op, const std::shared_ptr<GpuStream>& st
     // Where all of it is in place a piece is, too: what has been selected for the one serves the other. Not
     // where this rank's block begins the other buffer.
     return run_in_pieces({.op = op,
-                          .reads = op.reads(team_.rank),
-                          .writes = op.writes(team_.rank),
+                          .reads = op.reads(team_.rank) && cut.in_bytes() > 0,
+                          .writes = op.writes(team_.rank) && cut.out_bytes() > 0,
                           .in_place = op.in.data == op.out.data && cut.in_blocks == cut.out_blocks,
                           .cut = cut,
                           .mover = copies,

@@ -7,6 +7,7 @@
 #include <exception>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "runtime/core/no_memory.h"
 #include "runtime/stream/host_calls.h"
@@ -102,9 +103,12 @@ class StagedPieces::Passage final : public HostCall {
     }
     part_ = whole.get();
     part_.in.device = part_.out.device = {};
-    const std::size_t count = cut.count(at_);
     part_.in.data = in_slot(at_), part_.out.data = out_slot(at_);
-    part_.in.count = cut.in_blocks * count, part_.out.count = cut.out_blocks * count;
+    part_.in.count = cut.in_count(at_), part_.out.count = cut.out_count(at_);
+    lengths_.clear();
+    for (std::size_t b = 0; b < cut.lengths.size(); ++b) lengths_.push_back(cut.count(at_, b));
+    if (!part_.in_counts.empty()) part_.in_counts = lengths_;
+    if (!part_.out_counts.empty()) part_.out_counts = lengths_;
     *part = &part_;
     return {};
   }
@@ -145,6 +149,7 @@ class StagedPieces::Passage final : public HostCall {
   std::size_t at_ = 0;  // the piece that is with the host, or will be next
   bool given_ = false;
   Operation part_;
+  std::vector<std::size_t> lengths_;  // of its uneven blocks
 };
 
 Status StagedPieces::prepare(std::size_t room) {

@@ -249,6 +249,91 @@ TEST_F(StagedPieces, EveryCollectiveIsExact) {
   ASSERT_EQ(run_processes(2, body), "");
 }
 
+/// Of uneven blocks a piece has the same range of each, as far as it has one: short blocks end before the
+/// last piece, and a rank may have nothing. In place and not, with the bits of the host.
+TEST_F(StagedPieces, UnevenBlocksAreCutToo) {
+  const auto body = [](Context& c) -> std::string {
+    Group& g = c.world();
+    const auto r = static_cast<std::size_t>(g.rank());
+    const CallOptions exact{.numerics = Numerics::canonical};
+    for (const auto& counts : {std::vector<std::size_t>{3 * kPiece + 77, 0, kPiece / 2 + 1},
+                               std::vector<std::size_t>{5, kPiece + 1, 2 * kPiece}}) {
+      std::size_t all = 0, before = 0;
+      for (std::size_t b = 0; b < counts.size(); ++b) before += b < r ? counts[b] : 0, all += counts[b];
+      const std::size_t mine = counts[r];
+      std::vector<float> in(all), gathered(all), reduced(mine);
+      std::uint32_t x = 3u + static_cast<std::uint32_t>(r);
+      for (float& v : in) v = static_cast<float>((x = x * 1664525u + 1013904223u) >> 8) * 1e-3f;
+      const auto at = static_cast<std::ptrdiff_t>(before);
+      const std::vector<float> block(in.begin() + at, in.begin() + at + static_cast<std::ptrdiff_t>(mine));
+      OURO_RANK_OK(all_gather_v(g, std::span<const float>(block), std::span<float>(gathered), counts));
+      OURO_RANK_OK(reduce_scatter_v(g, std::span<const float>(in), std::span<float>(reduced), counts,
+                                    ReduceOp::sum, exact));
+      DeviceArena whole, part;
+      OURO_RANK_OK(whole.make(c, 4 * all, From::ouro));
+      OURO_RANK_OK(part.make(c, 4 * mine + 4, From::driver));
+      const auto write = [](DeviceArena& to, const std::vector<float>& from) {
+        std::vector<std::byte> bytes(4 * from.size());
+        std::memcpy(bytes.data(), from.data(), bytes.size());
+        return bytes.empty() ? Status() : to.write(bytes);
+      };
+      const auto has = [](DeviceArena& on, std::size_t from, const std::vector<float>& expected) {
+        auto bytes = on.read();
+        return bytes.ok() && (expected.empty() || std::memcmp(bytes->data() + 4 * from, expected.data(),
+                                                              4 * expected.size()) == 0);
+      };
+      for (const bool in_place : {false, true}) {
+        std::byte* const own = in_place ? whole.data() + 4 * before : part.data();
+        const CView in_block(own, mine, DType::f32, c.device());
+        const View out_block(own, mine, DType::f32, c.device());
+        const View region(whole.data(), all, DType::f32, c.device());
+        OURO_RANK_OK(write(whole, in_place ? in : std::vector<float>(all, -1)));
+        OURO_RANK_OK(write(part, block));
+        Copies::seen().watch(whole.data(), 4 * all);
+        OURO_RANK_OK(all_gather_v(g, in_block, region, counts));
+        OURO_RANK_CHECK(Copies::seen().many(true) > counts.size() - 1, "all_gather_v was not cut");
+        OURO_RANK_CHECK(Copies::seen().host_bytes() < 4 * all || all < 4 * kPiece, "{} bytes of the host",
+                        Copies::seen().host_bytes());
+        OURO_RANK_CHECK(has(whole, 0, gathered), "all_gather_v, in place: {}", in_place);
+        OURO_RANK_OK(write(whole, in));
+        Copies::seen().watch(whole.data(), 4 * all);
+        OURO_RANK_OK(reduce_scatter_v(g, region, out_block, counts, ReduceOp::sum, exact));
+        OURO_RANK_CHECK(Copies::seen().many(false) > counts.size() - 1, "reduce_scatter_v was not cut");
+        OURO_RANK_CHECK(has(in_place ? whole : part, in_place ? before : 0, reduced),
+                        "reduce_scatter_v, in place: {}", in_place);
+        OURO_RANK_OK(barrier(g));
+      }
+    }
+    return only_ran(g, "staged");
+  };
+  ASSERT_EQ(run_processes(3, body), "");
+}
+
+/// Lengths that differ among ranks are found in the first piece, and streams continue.
+TEST_F(StagedPieces, LengthsThatDifferAreAMismatch) {
+  const auto body = [](Context& c) -> std::string {
+    Group& g = c.world();
+    std::vector<std::size_t> counts{kPiece / 4, 4 * kPiece};
+    Floats whole;
+    OURO_RANK_OK(whole.make(c, counts[0] + counts[1] + 1));
+    if (g.rank() == 0) counts[1] += 1;
+    auto s = Stream::create(c.device());
+    OURO_RANK_OK(s);
+    const std::size_t at = g.rank() == 0 ? 0 : counts[0];
+    const CView mine(whole.arena.data() + 4 * at, counts[static_cast<std::size_t>(g.rank())], DType::f32,
+                     c.device());
+    const View region(whole.arena.data(), counts[0] + counts[1], DType::f32, c.device());
+    auto w = all_gather_v(g, mine, region, counts, *s);
+    const Status said = w.ok() ? w->wait() : w.status();
+    OURO_RANK_CHECK(said.reason() == Reason::mismatch, "{}", said.message());
+    Event mark;
+    mark.record(*s);
+    OURO_RANK_OK(mark.synchronize(Milliseconds(20'000)));
+    return "";
+  };
+  ASSERT_EQ(run_processes(2, body), "");
+}
+
 /// Ranks that disagree detect this in the first piece: an in-place buffer is unchanged, and streams continue.
 TEST_F(StagedPieces, ADisagreementIsFoundBeforeAnythingIsWritten) {
   const auto body = [](Context& c) -> std::string {
