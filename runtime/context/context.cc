@@ -64,7 +64,7 @@ Result<std::unique_ptr<Network>> make_network(const ContextSpec& spec, const Con
 Allocation::~Allocation() {
   if (owner_->inherited()) return;  // after a fork the page is the parent's, and not mapped here
   if (block_)
-    owner_->device_memory().exports().withdraw(id_);
+    owner_->device_memory().exports().withdraw_when_quiet(id_);
   else
     owner_->host_memory().forget(id_);
 }

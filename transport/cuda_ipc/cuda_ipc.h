@@ -95,6 +95,9 @@ class GpuExports {
   /// Exports a block until `withdraw`.
   std::uint64_t add(std::shared_ptr<GpuBlock>);
   void withdraw(std::uint64_t id);
+  /// The same when the process is quiet (when_quiet): operations in flight may have named the block to ranks
+  /// that have not reached them. If memory is short, it is exported as long as this object lives.
+  void withdraw_when_quiet(std::uint64_t id) noexcept;
   /// Finds, or makes, the export that holds [p, p + bytes): a block, or any memory that has a legacy handle.
   /// Id 0: it cannot be shared. Error invalid: not device memory of `device`, or not all of it.
   Result<GpuRef> find(const void* p, std::size_t bytes, int device);

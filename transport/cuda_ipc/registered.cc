@@ -224,6 +224,16 @@ void GpuExports::end_when_quiet() noexcept try {
 } catch (const std::bad_alloc&) {  // the rest stays in ending_, for the next call
 }
 
+void GpuExports::withdraw_when_quiet(std::uint64_t id) noexcept {
+  try {
+    std::lock_guard lock(mutex_);
+    if (entries_.contains(id)) ending_.push_back(id);
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  end_when_quiet();
+}
+
 GpuExports::~GpuExports() {
   std::lock_guard lock(alive_->mutex);
   alive_->exports = nullptr;
