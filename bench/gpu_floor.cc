@@ -69,13 +69,14 @@ class Floor {
     if (cached > 0) OURO_TRY(bandwidth("copy_kernel_l2", cached, [&] { return copy_by_kernel(cached, s_); }));
     OURO_TRY(launches());
     OURO_TRY(graphs());
-    OURO_TRY(event_hand_off());
+    OURO_TRY(event_hand_off("event_hand_off", false));
+    OURO_TRY(event_hand_off("event_hand_off_with_launch", true));
     if (p->stream_values) {
       Result<void*> words = g_.alloc_pinned(kWordBytes);
       OURO_TRY(words.status());
       words_ = static_cast<std::byte*>(*words);
       std::memset(words_, 0, kWordBytes);
-      OURO_TRY(value_hand_off("value_hand_off_device", a_));
+      if (p->device_words) OURO_TRY(value_hand_off("value_hand_off_device", a_));
       OURO_TRY(value_hand_off("value_hand_off_host", words_));
     }
     return release();
@@ -180,14 +181,15 @@ class Floor {
     return g_.destroy_graph(*graph);
   }
 
-  /// Round trip between two streams, where each hop is a minimal kernel.
-  Status event_hand_off() {
-    return line("event_hand_off_with_launch", device_us([&]() -> Status {
+  /// Round trip between two streams by events, by which streams of one process join on the leader's path;
+  /// with launches each hop is a minimal kernel, too.
+  Status event_hand_off(const char* name, bool with_launch) {
+    return line(name, device_us([&]() -> Status {
                   for (int i = 0; i < kHops / 2; ++i) {
-                    OURO_TRY(smallest(s_));
+                    if (with_launch) OURO_TRY(smallest(s_));
                     OURO_TRY(g_.record(there_, s_));
                     OURO_TRY(g_.wait(other_, there_));
-                    OURO_TRY(smallest(other_));
+                    if (with_launch) OURO_TRY(smallest(other_));
                     OURO_TRY(g_.record(back_, other_));
                     OURO_TRY(g_.wait(s_, back_));
                   }
@@ -196,9 +198,9 @@ class Floor {
                 kHops);
   }
 
-  /// The same by words, without kernels: in device memory, and in host memory, where the leader's path has
-  /// its words. All is enqueued behind a wait that the host ends at the very end; otherwise the host's calls
-  /// would be measured.
+  /// The same by words, without kernels: in device memory, where the leader's path has its words, and in host
+  /// memory, where it has them if a device refuses. All is enqueued behind a wait that the host ends at the
+  /// very end; otherwise the host's calls would be measured.
   Status value_hand_off(const char* name, std::byte* words) {
     OURO_TRY(g_.set(a_, 0, kWordBytes, s_));
     OURO_TRY(finish());

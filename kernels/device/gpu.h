@@ -45,8 +45,10 @@ struct Properties {
   std::size_t memory_bytes = 0, l2_bytes = 0;
   bool shareable_memory = false;  ///< alloc_shareable works
   bool ipc = false;               ///< ipc_export works
-  bool stream_values = false;     ///< enqueue(MemOp) works
-  bool multicast = false;         ///< multicast_create works
+  bool stream_values = false;     ///< enqueue(MemOp) works on registered host memory
+  /// enqueue(MemOp) also works on device memory: that of this device, and what is mapped here of others.
+  bool device_words = false;
+  bool multicast = false;  ///< multicast_create works
   /// Hardware queues that all streams of the device in this process share, in which one that waits holds up
   /// those behind it. 0: each stream has its own.
   int connections = 0;
@@ -94,8 +96,8 @@ struct Multicast {
 
 using IpcHandle = std::array<std::byte, 64>;
 
-/// An operation of the stream itself on a 32-bit word ("at least" counts cyclically), in device or registered
-/// host memory, aligned to 4 bytes.
+/// An operation of the stream itself on a 32-bit word ("at least" counts cyclically), in registered host
+/// memory or, if Properties::device_words, in device memory; aligned to 4 bytes.
 struct MemOp {
   enum class Kind : std::uint8_t { wait_equal, wait_at_least, write } kind = Kind::write;
   std::uint32_t value = 0;

@@ -35,6 +35,7 @@ std::string gpu_words(const gpu::Properties& p) {
   for (const auto& [there, what] : {std::pair{p.shareable_memory, "shareable memory"},
                                     {p.ipc, "IPC"},
                                     {p.stream_values, "stream values"},
+                                    {p.device_words, "stream values in its memory"},
                                     {p.multicast, "multicast"}})
     if (there) can += fmt::format("{}{}", can.empty() ? "" : ", ", what);
   return fmt::format("{} at {}, capability {}, {}, {}, L2 {}; {}", p.name, p.pci_bus_id, capability(p),
@@ -116,6 +117,7 @@ nlohmann::ordered_json gpus_json(const Gpus& all) {
                 {"shareable_memory", p.shareable_memory},
                 {"ipc", p.ipc},
                 {"stream_values", p.stream_values},
+                {"device_words", p.device_words},
                 {"multicast", p.multicast},
                 {"stream_priorities", {p.high_priority, p.low_priority}},
                 {"reaches", d.reaches},

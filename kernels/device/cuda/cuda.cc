@@ -83,6 +83,8 @@ class Cuda final : public CudaMemory {
       mine.ipc = p.unifiedAddressing != 0 && p.ipcEventSupported != 0;
       mine.connections = connections();
       mine.stream_values = true;  // 32-bit operations: every device of a driver that this runtime accepts
+      // Access to memory of cuMemCreate is granted to devices explicitly, also to memory of another process.
+      mine.device_words = mine.shareable_memory;
       mine.multicast = mine.shareable_memory && driver().cuMulticastCreate != nullptr &&
                        attribute(CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device);
       known = std::move(mine);

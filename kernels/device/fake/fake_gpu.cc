@@ -91,6 +91,7 @@ Result<Properties> FakeGpu::properties(int device) {
   p.shareable_memory = options_.shareable_memory;
   p.ipc = options_.ipc;
   p.stream_values = options_.stream_values;
+  p.device_words = options_.stream_values && options_.device_words;
   p.multicast = options_.multicast && options_.shareable_memory;
   p.connections = options_.harsh.connections;
   p.low_priority = kLowPriority;

@@ -36,6 +36,7 @@ struct FakeOptions {
   std::size_t memory_bytes = std::size_t{4} << 30;  ///< of each device, in each process
   int multiprocessors = 4;
   bool shareable_memory = true, ipc = true, stream_values = true;
+  bool device_words = true;                             ///< false: stream values in device memory are refused
   bool multicast = false;                               ///< multicast objects, of regions of shareable memory
   int architecture = 90;                                ///< that kernels say they were compiled for
   std::function<bool(int device, int peer)> peer = {};  ///< which devices reach which; empty: all do
@@ -45,6 +46,9 @@ struct FakeOptions {
   FakeHarsh harsh = {};
   /// Told of each copy on a stream as it begins, by the thread of the stream.
   std::function<void(const void* to, const void* from, std::size_t bytes)> copying = {};
+  /// Told of each operation on a word as a stream of `device` gets it. `memory`: the device whose memory it
+  /// is in, -1: the host's. `imported`: it is another process's, mapped by device `memory`.
+  std::function<void(const MemOp&, int device, int memory, bool imported)> on_word = {};
   /// Asked at each step of a multicast object ("create", "export", "import", "join", "bind"): an error is the
   /// step's.
   std::function<Status(std::string_view step, int device)> multicasting = {};

@@ -47,7 +47,12 @@ Status Submitter::enqueue(std::span<const MemOp> ops, Stream stream) {
     if (!block.ok()) return block.status();
     if (*block == nullptr || !(*block)->device_address)
       return invalid(fmt::format("{} is not an address that devices know: see register_host", op.address));
+    if ((*block)->device >= 0 && !options_.device_words)
+      return unsupported("this device has no stream memory operations on device memory");
     OURO_TRY(peers_.check_access(stream.device, **block));
+    if (options_.on_word)
+      options_.on_word(op, stream.device, (*block)->device,
+                       (*block)->origin == Origin::import_fd || (*block)->origin == Origin::import_ipc);
   }
   if (ops.empty()) return {};
   return streams_.enqueue(stream, FakeOp::mem_op, mem_op_work(memory_, ops));

@@ -120,6 +120,11 @@ TEST(FakeGpuWork, StreamValuesNeedAWordThatTheDeviceCanReach) {
   OK(rig.gpu.synchronize(rig.stream));
   EXPECT_EQ(load(there), 1u);
 
+  Rig pinned({.device_words = false});
+  EXPECT_FALSE(value(pinned.gpu.properties(0)).device_words);
+  EXPECT_THAT(pinned.enqueue(write(pinned.words, 1)), Fails(Reason::unsupported, "on device memory"));
+  OK(pinned.enqueue(write(pinned.host, 1)));
+
   Rig none({.stream_values = false});
   EXPECT_THAT(none.enqueue(write(none.words, 1)), Fails(Reason::unsupported, "stream memory operations"));
 }

@@ -228,8 +228,48 @@ Result<Answer> order_of_words(Gpu& g, int device, milliseconds patience) {
   return Answer{true, fmt::format("yes, {} times", kTimes)};
 }
 
+/// Whether words in device memory that other processes can map order what streams do, and a stream of high
+/// priority can end a wait for one.
+Result<Answer> device_words(Gpu& g, int device, milliseconds patience) {
+  constexpr std::uint32_t kTimes = 1000;
+  OURO_ASSIGN(const Properties p, g.properties(device));
+  if (!p.device_words) return Answer{false, "no: the library takes words in pinned memory here"};
+  OURO_ASSIGN(const Region region, g.alloc_shareable(device, 3 * 4096));
+  auto* const words = static_cast<std::byte*>(region.data);
+  OURO_ASSIGN(const Stream writer, g.create_stream(device, 0));
+  OURO_ASSIGN(const Stream reader, g.create_stream(device, p.high_priority));
+  OURO_TRY(g.set(words, 0, 3 * 4096, writer));
+  OURO_TRY(g.synchronize(writer));
+  OURO_ASSIGN(void* const pinned, g.alloc_pinned(kTimes * sizeof(std::uint32_t)));
+  auto* const seen = static_cast<std::uint32_t*>(pinned);
+  void *const data = words, *const there = words + 4096, *const back = words + 8192;
+  const auto begin = Clock::now();
+  for (std::uint32_t i = 1; i <= kTimes; ++i) {
+    const MemOp out[] = {{MemOp::Kind::wait_at_least, i - 1, back},
+                         {MemOp::Kind::write, i, data},
+                         {MemOp::Kind::write, i, there}};
+    OURO_TRY(g.enqueue(out, writer));
+    const MemOp in = {MemOp::Kind::wait_at_least, i, there}, done = {MemOp::Kind::write, i, back};
+    OURO_TRY(g.enqueue({&in, 1}, reader));
+    OURO_TRY(g.copy(&seen[i - 1], data, sizeof i, reader));
+    OURO_TRY(g.enqueue({&done, 1}, reader));
+    if (i % 50 != 0) continue;  // a stream holds a limited number of operations
+    OURO_ASSIGN(const bool passed, ends(g, reader, patience));
+    if (!passed) return within(false, begin, patience);
+  }
+  for (std::uint32_t i = 1; i <= kTimes; ++i)
+    if (seen[i - 1] != i) return Answer{false, fmt::format("no: word {} came before its data", i)};
+  const MemOp waits = {MemOp::Kind::wait_equal, 1, back}, ends_it = {MemOp::Kind::write, 1, back};
+  OURO_TRY(g.enqueue({&waits, 1}, writer));
+  OURO_TRY(g.enqueue({&ends_it, 1}, reader));
+  OURO_ASSIGN(const bool ended, ends(g, writer, patience));
+  if (!ended) return Answer{false, "no: a stream of high priority did not end the wait of another"};
+  return Answer{true, fmt::format("yes, {} times, and a stream of high priority ends a wait", kTimes)};
+}
+
 constexpr Question kQuestions[] = {
     {"order-of-words", "a processor that sees a word sees what came before it", &order_of_words},
+    {"device-words", "words in device memory order streams, which set them for each other", &device_words},
     {"loaded-launch", "a loaded kernel runs beside a stream that waits", &loaded_launch},
     {"first-launch", "a kernel that was not loaded does, too", &first_launch},
     {"waiting-streams", "streams that can wait before another is held up", &waiting_streams},

@@ -54,13 +54,24 @@ INSTANTIATE_TEST_SUITE_P(All, Probe, testing::ValuesIn(kCases), [](const auto& i
 });
 
 TEST(ProbeAlone, WhatNoFakeRefuses) {
-  for (const char* name : {"order-of-words", "spinning-kernels", "captured-words"}) {
+  for (const char* name : {"order-of-words", "device-words", "spinning-kernels", "captured-words"}) {
     bool good = false;
     const std::string text = ask(name, {}, &good);
     EXPECT_TRUE(good) << name << ": " << text;
   }
   bool good = false;
   EXPECT_TRUE((ask("loaded-launch", {.lazy_loading = true}, &good), good)) << "it is loaded before";
+}
+
+TEST(ProbeAlone, DevicesThatRefuseWordsInTheirMemory) {
+  install(new FakeGpu({.device_words = false}));
+  for (const Question& q : questions()) {
+    if (q.name != std::string_view("device-words")) continue;
+    const auto answer = q.ask(gpu(), 0, std::chrono::milliseconds(300));
+    ASSERT_TRUE(answer.ok()) << answer.status().message();
+    EXPECT_FALSE(answer->good) << answer->text;
+  }
+  install(nullptr);
 }
 
 /// Emulated devices wait for all work before memory is released, as CUDA may.
