@@ -81,6 +81,7 @@ Status DeviceMemory::survey(int device, GpuRecord* record) {
   record->device = device;
   record->uuid = mine->uuid;
   record->stream_values = mine->stream_values;
+  record->device_words = mine->stream_values && mine->device_words;
   record->multiprocessors = static_cast<std::uint32_t>(mine->multiprocessors);
   record->multicast = mine->multicast && gpu::compiled_for_switches(device);
   record->connections = static_cast<std::uint32_t>(mine->connections);

@@ -180,7 +180,8 @@ struct GpuRecord {
   std::uint32_t present;  // 0: this rank has no GPU
   std::int32_t device;    // index of the GPU in its process
   std::uint32_t stream_values, multiprocessors;
-  std::uint32_t connections;  // hardware queues that its streams share; 0: each has its own
+  std::uint32_t device_words;  // whether its streams wait for and write words in device memory, too
+  std::uint32_t connections;   // hardware queues that its streams share; 0: each has its own
   std::uint32_t reach_count;
   std::uint32_t multicast;  // whether it supports multicast objects and has kernels for them
   Uuid uuid;

@@ -4,23 +4,56 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <thread>
+
+#include "runtime/core/per_process.h"
 
 namespace ouro::rt {
 namespace {
-// Tell what a group has apart: host segments, device memory.
+// Tell what a group has apart: host segments, device memory: the stop word, in a page of rank 0's, and behind
+// it the words of streams, if they are in device memory.
 constexpr std::uint64_t kWordsOf = 0x6770752d626f6172, kStopOf = 0x6770752d73746f70;
+constexpr std::size_t kStopBytes = 4096;
 constexpr const char* kDetector = "gpu arrival record";
 
 bool pairs_are_told(const Operation& op, int n) {
   return op.uneven && op.collective == Collective::all_to_all && n <= GpuArrival::kPairs;
 }
+/// The second stream to set words with: one for all ranks of a process on a device, which use it only if
+/// their first is held up, as a stream more of each rank would take a hardware queue from others.
+struct Spare {
+  std::mutex mutex;
+  std::map<int, std::weak_ptr<GpuStream>> streams;  // by device
+};
+constinit PerProcess<Spare> g_spare;
+Result<std::shared_ptr<GpuStream>> spare_stream(int device) {
+  Spare& spare = *g_spare;
+  std::lock_guard lock(spare.mutex);
+  auto stream = spare.streams[device].lock();
+  if (!stream) {
+    OURO_ASSIGN(stream, GpuStream::create(device, 0));
+    spare.streams[device] = stream;
+  }
+  return stream;
+}
+std::uint64_t block_key(const GpuTeam& team, int owner) {
+  return team.key ^ (kStopOf + static_cast<std::uint64_t>(owner));
+}
+/// The block of `owner`'s device memory, as this rank sees it.
+Result<std::byte*> block(GpuTeam& team, int owner) {
+  const std::size_t bytes = kStopBytes + (team.device_words ? GpuWords::word_bytes(team.size) : 0);
+  OURO_ASSIGN(const auto at,
+              team.context.device_memory().block(team.world_rank(owner), block_key(team, owner), bytes));
+  team.retire(at.keep);  // the owner may leave first
+  return at.data;
+}
 }  // namespace
 
 GpuArrivals::~GpuArrivals() {
-  if (team_.rank != 0 || !words_) return;
-  team_.context.host_memory().drop_segment(team_.key ^ kWordsOf);
-  team_.context.device_memory().drop_block(team_.key ^ kStopOf);
+  if (!words_) return;
+  if (team_.rank == 0) team_.context.host_memory().drop_segment(team_.key ^ kWordsOf);
+  team_.context.device_memory().drop_block(block_key(team_, team_.rank));
 }
 
 Status GpuArrivals::open() {
@@ -32,24 +65,57 @@ Status GpuArrivals::open() {
   if (!segment.ok()) return segment.status();
   auto words = GpuWords::open(std::move(*segment), team_.size);
   if (!words.ok()) return words.status();
-  constexpr std::size_t kBytes = 4096;
-  auto stop = team_.context.device_memory().block(owner, team_.key ^ kStopOf, kBytes);
+  auto stop = block(team_, 0);
   if (!stop.ok()) return stop.status();
-  team_.retire(stop->keep);
   auto stream = GpuStream::create(team_.device, 1);
   if (!stream.ok()) return stream.status();
   std::lock_guard lock(mutex_);
   stop_stream_ = std::move(*stream);
-  stop_word_ = reinterpret_cast<std::uint32_t*>(stop->data);
+  stop_word_ = reinterpret_cast<std::uint32_t*>(*stop);
   words_ = std::move(*words);
   return {};
 }
 
+Status GpuArrivals::open_words() {
+  if (has_words_) return {};
+  OURO_TRY(open());
+  if (!team_.device_words) {
+    has_words_ = true;
+    return {};
+  }
+  std::vector<std::byte*> blocks(static_cast<std::size_t>(team_.size),
+                                 reinterpret_cast<std::byte*>(stop_word_) + kStopBytes);
+  for (int r = 1; r < team_.size && !team_.one_gpu; ++r) {
+    if (team_.here(r) && team_.record(r).device != team_.device)
+      OURO_TRY(gpu::gpu().enable_peer(team_.device, team_.record(r).device));
+    OURO_ASSIGN(std::byte* const at, block(team_, r));
+    blocks[static_cast<std::size_t>(r)] = at + kStopBytes;
+  }
+  auto setter = std::make_shared<Setter>();
+  setter->first = stop_stream_;
+  OURO_ASSIGN(setter->second, spare_stream(team_.device));
+  words_->put_on_devices(std::move(blocks), !team_.one_gpu);
+  for (std::uint32_t value : {0u, 1u}) {
+    std::vector<gpu::MemOp>& writes = setter->writes[value];
+    writes = words_->writes(team_.rank, value, 0, &setter->numbers);
+    // Whoever a word lets go on finds the stop word set.
+    writes.insert(writes.begin(), {gpu::MemOp::Kind::write, 1, stop_word_});
+  }
+  std::lock_guard lock(mutex_);
+  setter_ = std::move(setter);
+  has_words_ = true;
+  return {};
+}
+
+Status GpuArrivals::await_room() {
+  OURO_TRY(open());
+  if (ops_ < GpuWords::kArrivals) return {};
+  return team_.waiter.until(words_->led(), ops_ - GpuWords::kArrivals + 1);
+}
+
 Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, std::uint64_t stream, bool capturing,
                              transport::GpuRef in, transport::GpuRef out, bool* last) {
-  OURO_TRY(open());
-  if (ops_ >= GpuWords::kArrivals)
-    OURO_TRY(team_.waiter.until(words_->led(), ops_ - GpuWords::kArrivals + 1));
+  OURO_TRY(await_room());
   const Operation& op = plan.op;
   GpuArrival& arrival = words_->arrival(team_.rank, ops_);
   arrival = {.seq = seq,
@@ -128,7 +194,10 @@ void GpuArrivals::stop_kernels() {
   using namespace std::chrono_literals;
   if (!opened()) return;
   const gpu::MemOp stop{gpu::MemOp::Kind::write, 1, stop_word_};
-  if (!gpu::gpu().enqueue({&stop, 1}, stop_stream_->get()).ok()) return;
+  const Status enqueued = team_.device_words
+                              ? gpu::gpu().enqueue({&stop, 1}, stop_stream_->get())
+                              : gpu::gpu().set(stop_word_, 1, sizeof *stop_word_, stop_stream_->get());
+  if (!enqueued.ok()) return;
   for (const auto soon = Clock::now() + 200ms; Clock::now() < soon; std::this_thread::sleep_for(10us))
     if (auto told = gpu::gpu().query(stop_stream_->get()); !told.ok() || *told) return;
 }
@@ -136,7 +205,35 @@ void GpuArrivals::stop_kernels() {
 void GpuArrivals::set_all(std::uint32_t value) {
   // Further than any rank can be ahead, and less than half of all numbers.
   constexpr std::uint32_t kBeyond = 1u << 30;
-  if (const auto words = opened()) words->set_all(value, numbers_.load(std::memory_order_relaxed) + kBeyond);
+  const std::uint32_t number = numbers_.load(std::memory_order_relaxed) + kBeyond;
+  std::shared_ptr<GpuWords> words;
+  std::shared_ptr<Setter> setter;
+  {
+    std::lock_guard lock(mutex_);
+    words = words_, setter = setter_;
+  }
+  if (setter)
+    set_on_device(*setter, value, number);
+  else if (words && !team_.device_words)
+    words->set_all(value, number);
+}
+
+/// A pass has an end before the next one begins, so it neither fills the stream nor hides a value from
+/// streams that have not looked yet.
+void GpuArrivals::set_on_device(Setter& s, std::uint32_t value, std::uint32_t number) const {
+  using namespace std::chrono_literals;
+  constexpr auto kLate = 5ms;  // a pass takes microseconds
+  std::lock_guard lock(s.mutex);
+  const auto idle = [](const GpuStream& stream) {
+    const auto ended = gpu::gpu().query(stream.get());
+    return ended.ok() && *ended;  // an error: the device is lost, and no stream waits
+  };
+  const bool first = idle(*s.first);
+  if (!first && (Clock::now() < s.began + kLate || !idle(*s.second))) return;
+  std::vector<gpu::MemOp>& writes = s.writes[value];
+  for (std::size_t i = 1; i <= s.numbers; ++i) writes[i].value = number;
+  if (first) s.began = Clock::now();
+  (void)gpu::gpu().enqueue(writes, (first ? s.first : s.second)->get()).ok();
 }
 
 }  // namespace ouro::rt

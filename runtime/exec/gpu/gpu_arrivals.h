@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "runtime/exec/gpu/gpu_team.h"
 #include "runtime/exec/gpu/gpu_words.h"
@@ -21,8 +22,15 @@ class GpuArrivals {
   GpuArrivals(const GpuArrivals&) = delete;
   GpuArrivals& operator=(const GpuArrivals&) = delete;
 
-  /// Makes the words, once. Others are asked for them.
+  /// Makes what ranks announce operations with, once. Others are asked for it.
   Status open();
+  /// Makes the words of streams too. Before an operation whose streams wait for words is announced; the first
+  /// rank of a process makes what is needed for all.
+  Status open_words();
+  /// Waits until this rank is fewer than 64 operations ahead of the slowest one.
+  Status await_room();
+  /// The operation that is announced next, counted from 0 on all ranks alike.
+  std::uint64_t next_operation() const { return ops_; }
   /// Writes this rank's record of its next operation and counts it in. *last: all others have come before,
   /// and their records are of the same operation. Waits for a rank that is 64 operations behind.
   /// `stream`: its identity(). Errors: mismatch; invalid, if two ranks are on one stream, where the first
@@ -45,21 +53,35 @@ class GpuArrivals {
   bool poison();
   /// Tells kernels that have not begun to touch nothing; returns when the device has heard of it, or soon.
   void stop_kernels();
-  /// Each pass over the words ends at least one wait of every stream, whichever value it waits for.
+  /// Each pass over the words ends at least one wait of every stream of this rank, whichever value it waits
+  /// for. Of words in device memory: each pass that begins, which none does until the one before has ended.
   void set_all(std::uint32_t value);
 
  private:
   Status compare(const Plan&, std::uint64_t seq, bool capturing) const;
   Status compare_streams() const;
   std::shared_ptr<GpuWords> opened();  ///< for other threads than the one that announces
+  /// What sets words in device memory: two streams, each of which is used only while nothing is in it. The
+  /// second is for the case that the first lies behind a stream that waits, in a hardware queue that they
+  /// share.
+  struct Setter {
+    std::shared_ptr<GpuStream> first, second;
+    std::vector<gpu::MemOp> writes[2];  // by value: the stop word, words with numbers, the others
+    std::size_t numbers = 0;            // how many words with numbers
+    std::mutex mutex;
+    Clock::time_point began = {};  // of the last pass on the first
+  };
+  void set_on_device(Setter&, std::uint32_t value, std::uint32_t number) const;
 
   GpuTeam& team_;
   std::uint64_t ops_ = 0;  // that were announced
   std::atomic<std::uint32_t> numbers_{0};
-  std::mutex mutex_;  // while the three below are being set
+  std::mutex mutex_;  // while those below are being set
   std::shared_ptr<GpuWords> words_;
   std::uint32_t* stop_word_ = nullptr;
   std::shared_ptr<GpuStream> stop_stream_;
+  std::shared_ptr<Setter> setter_;  // null: words are pinned, or nothing waits for them yet
+  bool has_words_ = false;
 };
 
 }  // namespace ouro::rt

@@ -41,6 +41,8 @@ GpuExecutor::GpuExecutor(Context& context, const Members& members, Waiter& waite
   if (host_members_) here_.of_group = &members;
   team_.find_neighbours();
   here_.find_neighbours();
+  here_.device_words = here_chooser_.topology().words;
+  here_.one_gpu = here_chooser_.topology().one;
 }
 
 Status GpuExecutor::check_buffers(const Operation& op, std::uint64_t plan) {

@@ -84,6 +84,7 @@ bool crowded(const Context& context, int w) {
 GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) {
   GpuTopology t;
   t.ranks = static_cast<int>(world.size());
+  t.words = true;
   std::uint32_t fewest = gpu::ResidentLayout::kMaxChannels;
   for (int r = 0; r < t.ranks; ++r) {
     const int w = world[static_cast<std::size_t>(r)];
@@ -92,6 +93,7 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
     const std::uint32_t reach = std::min<std::uint32_t>(a.reach_count, GpuRecord::kReach);
     if (!a.present && t.without < 0) t.without = r;
     t.values &= a.stream_values != 0;
+    t.words &= a.device_words != 0;
     t.multicast &= a.multicast != 0;
     t.queues &= !crowded(context, w);
     std::uint32_t share = 0;
@@ -108,6 +110,7 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
     // One block a multiprocessor, whatever else they could hold, and half of them for others.
     fewest = std::min(fewest, a.multiprocessors / 2 / std::max(1u, share));
   }
+  t.words &= t.reach;
   t.channels = static_cast<int>(fewest);
   t.mates = mates_of(context, world);
   return t;

@@ -31,6 +31,7 @@ struct GpuTopology {
   bool one = true;         ///< GPU for all
   bool reach = true;       ///< each can map the others'
   bool values = true;      ///< streams can wait for values
+  bool words = false;      ///< and do so in device memory: each rank's can, and each reaches the others'
   bool concurrent = true;  ///< ranks on one GPU are of one process: their kernels can run at the same time
   bool apart = true;       ///< each rank has a GPU of its own
   bool queues = true;      ///< ranks that are threads on one GPU do not crowd its hardware queues

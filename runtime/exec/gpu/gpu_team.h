@@ -25,6 +25,8 @@ struct GpuTeam {
   int device = context.spec().gpu;
   bool abroad = false;          ///< a member is another process
   bool shares_process = false;  ///< with another member
+  bool device_words = false;    ///< words of streams are in device memory; the same on all ranks
+  bool one_gpu = false;         ///< of all members
 
   int world_rank(int r) const { return members.world_rank(r); }
   const Peer& peer(int r) const { return context.members().peer(world_rank(r)); }

@@ -35,11 +35,32 @@ void GpuWords::set_all(std::uint32_t value, std::uint32_t number) const {
   const auto set = [](const GpuWord& w, std::uint32_t v) {
     std::atomic_ref(*w.host).store(v, std::memory_order_release);
   };
-  const auto many = static_cast<int>(count(n_));
-  for (int i = kLine; i < many; ++i)
-    if (i / kLine > n_ || i % kLine != kNumber) set(word(i), value);
+  const auto all = static_cast<int>(count(n_));
+  for (int i = kLine; i < all; ++i) {
+    const bool is_number = (i / kLine - 1) % (1 + n_) == 0 && i % kLine == kNumber;
+    if (!is_number) set(word(0, i), value);
+  }
   set(finished(), number);
   for (int r = 0; r < n_; ++r) set(come_to(r), number);
+}
+
+std::vector<gpu::MemOp> GpuWords::writes(int rank, std::uint32_t value, std::uint32_t number,
+                                         std::size_t* numbers) const {
+  std::vector<gpu::MemOp> ops;
+  const auto set = [&](const GpuWord& w, std::uint32_t v) {
+    ops.push_back({gpu::MemOp::Kind::write, v, w.device});
+  };
+  if (!apart_) {
+    set(finished(), number);
+    for (int r = 0; r < n_; ++r) set(come_to(r), number);
+  }
+  *numbers = ops.size();
+  for (int r = 0; r < n_; ++r) {
+    if (!apart_) set(ready(r), value), set(done(r), value);
+    for (int slot = 0; slot < kLinkWords; ++slot)
+      set(full(r, rank, slot), value), set(taken(rank, r, slot), value);
+  }
+  return ops;
 }
 
 }  // namespace ouro::rt

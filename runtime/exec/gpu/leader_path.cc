@@ -65,8 +65,8 @@ Status LeaderPath::refer(const Operation& op, bool capturing, Buffers* b) {
 }
 
 Status LeaderPath::make_ready(const void* in, const void* out, std::size_t bytes) {
+  OURO_TRY(open_words());
   OURO_TRY(prepare());
-  OURO_TRY(arrivals_.open());
   GpuRef found;
   bool stands_in = false;
   OURO_TRY(refer(in, in ? bytes : 0, false, &in_, &found, &stands_in));
@@ -76,14 +76,19 @@ Status LeaderPath::make_ready(const void* in, const void* out, std::size_t bytes
 Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
   const Operation& op = plan.op;
   Buffers b;
+  OURO_TRY(refer(op, capturing, &b));  // what is refused here needs no words
+  OURO_TRY(open_words());
   OURO_TRY(prepare());
-  OURO_TRY(refer(op, capturing, &b));
-  if (b.in_stands || b.out_stands) OURO_TRY(arrivals_.open());
   if (b.in_stands)
     OURO_TRY(copy(reinterpret_cast<void*>(b.in.address), op.in.data, op.read_bytes(team_.rank), stream));
+  if (by_events(capturing)) {
+    OURO_TRY(arrivals_.await_room());
+    OURO_TRY(fan_in_->come(team_.rank, arrivals_.next_operation(), stream.get()));
+  }
   bool last = false;
   OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, b.in, b.out, &last));
-  const LeaderWords words(*arrivals_.words(), team_.size, capturing, capturing ? 0 : arrivals_.next_number());
+  const LeaderWords words(*arrivals_.words(), team_.size, capturing, capturing ? 0 : arrivals_.next_number(),
+                          by_events(capturing));
   OURO_TRY(last ? lead(plan, words, stream, capturing) : follow(words, stream));
   return b.out_stands
              ? copy(op.out.data, reinterpret_cast<void*>(b.out.address), op.written_bytes(team_.rank), stream)
@@ -117,24 +122,38 @@ Status LeaderPath::prepare() {
   return {};
 }
 
+Status LeaderPath::open_words() {
+  OURO_TRY(arrivals_.open_words());
+  if (team_.shares_process && !team_.abroad && !fan_in_) fan_in_ = FanIn::of(*arrivals_.words(), team_.size);
+  return {};
+}
+
 Status LeaderPath::lead(const Plan& plan, const LeaderWords& words, GpuStream& stream, bool capturing) {
   gpu::FusedArgs args;
   OURO_TRY(fill(plan, capturing, &args));
-  arrivals_.release_records();
   // Where other ranks are threads here, their streams wait for this one's word, and a device gives streams of
   // a process a limited number of queues: the kernel goes to a stream of high priority, whose queue is
   // another.
   const bool apart = team_.shares_process;
   const gpu::Stream on = apart ? launches_->get() : stream.get();
-  if (apart) OURO_TRY(follows(on, stream.get(), *forks_));
-  before_.clear(), after_.clear();
-  words.gather(team_.rank, &before_);
+  OURO_TRY(gather(words, arrivals_.next_operation() - 1, stream, on, capturing));
+  arrivals_.release_records();
+  after_.clear();
   words.release(team_.rank, &after_);
-  OURO_TRY(enqueue(before_, on));
   if (const gpu::Launch l = gpu::fused(args, team_.multiprocessors()); l.kernel)
     OURO_TRY(gpu::gpu().launch(*l.kernel, l.shape, &args, on));
   OURO_TRY(enqueue(after_, on));
   return apart ? follows(stream.get(), on, *joins_) : Status();
+}
+
+/// What follows on `on` starts after the streams of all ranks have come to the operation.
+Status LeaderPath::gather(const LeaderWords& words, std::uint64_t operation, GpuStream& stream,
+                          const gpu::Stream& on, bool capturing) {
+  if (by_events(capturing)) return fan_in_->wait_for_all(operation, on);
+  if (on != stream.get()) OURO_TRY(follows(on, stream.get(), *forks_));
+  before_.clear();
+  words.gather(team_.rank, &before_);
+  return enqueue(before_, on);
 }
 
 Status LeaderPath::run_alone(const Plan& plan, GpuStream& stream) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/gpu/collect.h"
+#include "runtime/exec/gpu/fan_in.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/exec/gpu/gpu_team.h"
 #include "runtime/exec/gpu/leader_words.h"
@@ -45,7 +46,12 @@ class LeaderPath {
   Status refer(const void* p, std::size_t bytes, bool capturing, StandIn*, transport::GpuRef*,
                bool* stands_in);
   Status prepare();  ///< what lead() may need: it makes nothing, while the others' streams wait
+  Status open_words();
+  /// Whether events say that the streams of all ranks have come to an operation.
+  bool by_events(bool capturing) const { return fan_in_ && !capturing; }
   Status lead(const Plan&, const LeaderWords&, GpuStream&, bool capturing);
+  Status gather(const LeaderWords&, std::uint64_t operation, GpuStream&, const gpu::Stream& on,
+                bool capturing);
   Status follow(const LeaderWords&, GpuStream&);
   Status copy(void* to, const void* from, std::size_t bytes, GpuStream&);
   // leader_args.cc
@@ -59,6 +65,7 @@ class LeaderPath {
   /// Until the group ends: who leads an earlier operation, later than this rank called it, maps them then.
   std::vector<StandIn> outgrown_;
   std::vector<gpu::MemOp> before_, after_;  // of the call at hand; no memory is taken once it is announced
+  std::shared_ptr<FanIn> fan_in_;           // where all ranks share a process
   std::shared_ptr<GpuStream> launches_;     // where ranks that share a process launch
   std::shared_ptr<PooledEvent> forks_, joins_;  // the order between that and the stream of a call
 };

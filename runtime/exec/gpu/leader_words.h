@@ -11,13 +11,15 @@ namespace ouro::rt {
 
 /// One operation. What runs now counts: a rank's stream writes the operation's number when it has come to it,
 /// the leader's waits for all of them, and one number says to all that it is done. Nothing is reset, so the
-/// leader's stream has `size` operations on words, the others' two. A captured operation has no number of its
-/// own when it is replayed: its words are 1 for a time, and 0 whenever nothing is under way.
+/// leader's stream has `size` operations on words, the others' two. Where events say that streams have come
+/// (FanIn), each has one. A captured operation has no number of its own when it is replayed: its words are 1
+/// for a time, and 0 whenever nothing is under way.
 class LeaderWords {
  public:
-  /// `number`: of the operations that were not captured, counted cyclically from 1.
-  LeaderWords(const GpuWords& words, int size, bool captured, std::uint32_t number)
-      : words_(words), size_(size), captured_(captured), number_(number) {}
+  /// `number`: of the operations that were not captured, counted cyclically from 1. `events`: of all
+  /// operations of the group that are not captured, or of none.
+  LeaderWords(const GpuWords& words, int size, bool captured, std::uint32_t number, bool events = false)
+      : words_(words), size_(size), captured_(captured), events_(events), number_(number) {}
 
   /// On the stream of a rank that does not lead.
   void follow(int rank, std::vector<gpu::MemOp>* ops) const {
@@ -26,7 +28,7 @@ class LeaderWords {
       ops->push_back(wait(words_.done(rank)));
       ops->push_back(write(words_.done(rank), 0));
     } else {
-      ops->push_back(write(words_.come_to(rank), number_));
+      if (!events_) ops->push_back(write(words_.come_to(rank), number_));
       ops->push_back(wait_for_number(words_.finished()));
     }
   }
@@ -37,7 +39,7 @@ class LeaderWords {
       if (captured_) {
         ops->push_back(wait(words_.ready(r)));
         ops->push_back(write(words_.ready(r), 0));
-      } else {
+      } else if (!events_) {
         ops->push_back(wait_for_number(words_.come_to(r)));
       }
     }
@@ -49,7 +51,7 @@ class LeaderWords {
     if (captured_) return;
     ops->push_back(write(words_.finished(), number_));
     // Who always leads writes no number of its own, and half the numbers later an old one would seem new.
-    if (number_ % kRefresh == 0) ops->push_back(write(words_.come_to(leader), number_));
+    if (!events_ && number_ % kRefresh == 0) ops->push_back(write(words_.come_to(leader), number_));
   }
 
  private:
@@ -61,7 +63,7 @@ class LeaderWords {
 
   const GpuWords& words_;
   const int size_;
-  const bool captured_;
+  const bool captured_, events_;
   const std::uint32_t number_;
 };
 

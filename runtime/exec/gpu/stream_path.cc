@@ -24,7 +24,7 @@ using gpu::MemOp;
 
 constexpr std::uint64_t kScratchOf = 0x7363726174636800;  // tells it from the slots of a group
 constexpr std::uint64_t kCopiesOf = 0x636f706965730000;
-constexpr int kSlots = 4;                        // a link; at least two, see LinkView
+constexpr int kSlots = GpuWords::kLinkWords;     // a link; at least two, see LinkView
 constexpr std::size_t kSlotBytes = 1 << 20;      // of groups up to 8 ranks
 constexpr std::size_t kInboundBytes = 64 << 20;  // of a rank in larger ones, about
 constexpr std::size_t kBoundary = 256;           // where pieces begin, for wide accesses
@@ -155,18 +155,23 @@ class StreamFlow {
       auto at = copies_ ? path_.copy_slot(team_.rank, i) : path_.slot(s.from, team_.rank, i);
       if (!at.ok()) return at.status();
       a.incoming = *at;
-      void* word = words_.full(s.from, team_.rank, static_cast<int>(i++ % kSlots)).device;
+      const int k = static_cast<int>(i++ % kSlots);
+      void* const word = words_.full(s.from, team_.rank, k).device;
       before.push_back({MemOp::Kind::wait_equal, 1, word});
-      after.push_back({MemOp::Kind::write, 0, word});
+      // The sender sets it again once taken() is 0.
+      if (words_.tells_apart()) before.push_back({MemOp::Kind::write, 0, word});
+      after.push_back({MemOp::Kind::write, 0, words_.taken(s.from, team_.rank, k).device});
     }
     if (sends) {
       auto& i = sent_[static_cast<std::size_t>(s.to)];
       auto at = copies_ ? path_.copy_slot(s.to, i) : path_.slot(team_.rank, s.to, i);
       if (!at.ok()) return at.status();
       a.send = *at;
-      void* word = words_.full(team_.rank, s.to, static_cast<int>(i++ % kSlots)).device;
+      const int k = static_cast<int>(i++ % kSlots);
+      void* const word = words_.taken(team_.rank, s.to, k).device;
       before.push_back({MemOp::Kind::wait_equal, 0, word});
-      after.push_back({MemOp::Kind::write, 1, word});
+      if (words_.tells_apart()) before.push_back({MemOp::Kind::write, 1, word});
+      after.push_back({MemOp::Kind::write, 1, words_.full(team_.rank, s.to, k).device});
     }
     OURO_TRY(path_.enqueued(stream_, capturing_, copies_ ? 3 : 1));
     OURO_TRY(enqueue(before, stream_));
@@ -339,6 +344,7 @@ Status StreamPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   const Collective c = plan.op.collective;
   const flow::Algorithm algorithm = copies ? copies_algorithm(c) : algorithm_for(plan);
   OURO_TRY(copies ? prepare_copies() : prepare(plan.op, algorithm));
+  OURO_TRY(arrivals_.open_words());
   bool last = false;
   OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
   if (last) arrivals_.release_records();

@@ -1,5 +1,6 @@
 // The stream-ordered path: a flow as waits, kernels or copies, and writes of the stream. Slots lie in the
-// receiver's device memory, the words that guard them are those of the group. Used by the GPU executor.
+// receiver's device memory, the words that guard them are those of the group, each of which is in the memory
+// of the GPU whose stream waits for it, where devices can. Used by the GPU executor.
 #pragma once
 #include <deque>
 #include <memory>

@@ -64,6 +64,7 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment
   return std::shared_ptr<GpuWords>(words);
 }
 void GpuWords::set_all(std::uint32_t, std::uint32_t) const {}
+std::vector<gpu::MemOp> GpuWords::writes(int, std::uint32_t, std::uint32_t, std::size_t*) const { return {}; }
 std::string_view RemotePeer::host() const { return {}; }
 
 }  // namespace ouro::rt

@@ -1,0 +1,38 @@
+// Events by which the streams of ranks that are threads of one process tell the leader's stream that they
+// have come to an operation. Used by the leader's path.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/device/gpu.h"
+#include "runtime/exec/gpu/gpu_words.h"
+#include "runtime/stream/gpu_stream.h"
+
+namespace ouro::rt {
+
+/// The events of a group, all of whose ranks are in this process: of each rank, one for each operation that
+/// it may be ahead. They live as long as one rank of the group, so none is recorded for something else while
+/// the leader may still wait for it. Not in a capture: an event of one capture cannot be waited for in
+/// another.
+class FanIn {
+ public:
+  /// The one of a group: its ranks share it. Each of them holds the words as long as this.
+  static std::shared_ptr<FanIn> of(const GpuWords&, int ranks);
+  explicit FanIn(int ranks) : events_(static_cast<std::size_t>(ranks * GpuWords::kArrivals)) {}
+
+  /// Marks that a rank's stream has come to operation `op`. Before the rank counts itself in, and once there
+  /// is room for its record (GpuArrivals::await_room): then nobody waits for the event's last mark any more.
+  Status come(int rank, std::uint64_t op, const gpu::Stream&);
+  /// What follows on the stream starts after the streams of all ranks have come to operation `op`. All have
+  /// counted themselves in, and their records have not been released.
+  Status wait_for_all(std::uint64_t op, const gpu::Stream&) const;
+
+ private:
+  std::size_t place(std::size_t rank, std::uint64_t op) const {
+    return rank * GpuWords::kArrivals + static_cast<std::size_t>(op % GpuWords::kArrivals);
+  }
+  std::vector<std::shared_ptr<PooledEvent>> events_;  // of each rank in turn; each is made by its rank
+};
+
+}  // namespace ouro::rt
