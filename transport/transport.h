@@ -45,7 +45,16 @@ class Links {
   /// peer sends.
   virtual void post_receive(int /*from*/, const PostedReceive&) {}
   /// Revokes a posted receive: its memory is not written any more, and what has arrived is moved to slots.
+  /// Memory of a device is not: what has arrived there, or is arriving, stays where it is.
   virtual void recall_inbound(int /*from*/) {}
+  /// Whether memory of devices can be lent to `peer`, and receives from it be posted there. Both ends answer
+  /// the same.
+  virtual bool takes_device(int /*peer*/) const { return false; }
+  /// Chunk `index` for `to`, which is published next, is in memory of a device. `memory` is kept until the
+  /// chunk has been given back and nobody reads it any more, also after recall_outbound. Precondition:
+  /// takes_device(to).
+  virtual void lend_device(int /*to*/, std::uint64_t /*index*/, const std::byte* /*from*/,
+                           std::shared_ptr<void> /*memory*/) {}
   /// Afterwards, memory that the producer keeps elsewhere for `to` is not read any more.
   virtual void recall_outbound(int /*to*/) {}
   /// When this object is destroyed, data that remote ranks have not taken yet is still delivered; `after` is

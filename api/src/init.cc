@@ -95,21 +95,30 @@ Status check_fabric(const std::string& fabric, const std::string& security) {
   return rt::fabric_usable(fabric == "tcp" ? "tcp" : "ucx", security == "tls");
 }
 
+/// Only UCX takes memory of GPUs; whether it does here is known once it has been set up.
+Status check_direct(const std::string& fabric, const std::string& direct) {
+  if (direct != "on" || fabric != "tcp") return {};
+  return unsupported("OURO_GPU_DIRECT=on: the fabric tcp takes no GPU memory; expected OURO_FABRIC=ucx");
+}
+
 /// Fills in spec->network for a job on several hosts; for a job on one host, only checks that the settings
 /// could be used.
 Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
   auto rendezvous = env::text("OURO_RENDEZVOUS"), host = env::text("OURO_HOSTID"),
-       fabric = env::text("OURO_FABRIC"), security = env::text("OURO_SECURITY");
+       fabric = env::text("OURO_FABRIC"), security = env::text("OURO_SECURITY"),
+       direct = env::text("OURO_GPU_DIRECT");
   auto connections = env::integer("OURO_TCP_CONNECTIONS");
   auto checks = env::flag("OURO_CHECKSUM");
   auto warn = env::real("OURO_SILENT_WARN"), fail = env::real("OURO_SILENT_FAIL");
-  for (const Status& s : {rendezvous.status(), host.status(), fabric.status(), security.status(),
-                          connections.status(), checks.status(), warn.status(), fail.status()})
+  for (const Status& s :
+       {rendezvous.status(), host.status(), fabric.status(), security.status(), direct.status(),
+        connections.status(), checks.status(), warn.status(), fail.status()})
     OURO_TRY(s);
   OURO_TRY(check_silence());
   spec->silent_fail = seconds(**fail);
   // Checked on one host, too, where nothing would use it.
   OURO_TRY(check_fabric(**fabric, **security));
+  OURO_TRY(check_direct(**fabric, **direct));
   if (!o.world_size || o.local_size.value_or(*o.world_size) >= *o.world_size)
     return check_spare(rendezvous->value_or(""));
   rt::NetworkOptions net;
@@ -128,6 +137,7 @@ Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
   net.generation = o.generation;
   net.fabric = **fabric == "tcp" ? "tcp" : "ucx";
   net.tls = **security == "tls";
+  net.gpu_direct = **direct;
   net.connections = static_cast<int>(**connections);
   net.checksums = **checks;
   net.silent_warn = seconds(**warn < **fail ? **warn : **fail / 2);  // only the failure was chosen
@@ -147,10 +157,10 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
        spin = env::integer("OURO_SPIN_US");
   auto numerics = env::text("OURO_NUMERICS"), algorithm = env::text("OURO_ALGO"),
        path = env::text("OURO_GPU_PATH");
-  auto copies = env::integer("OURO_GPU_COPY_BYTES");
+  auto copies = env::integer("OURO_GPU_COPY_BYTES"), direct = env::integer("OURO_GPU_DIRECT_BYTES");
   for (const Status& s :
        {deadline.status(), late.status(), joining.status(), slot.status(), page.status(), spin.status(),
-        numerics.status(), algorithm.status(), path.status(), copies.status()})
+        numerics.status(), algorithm.status(), path.status(), copies.status(), direct.status()})
     OURO_TRY(s);
   const InitOptions defaults;
   const auto pick = [](Milliseconds option, Milliseconds fallback, const std::optional<double>& value,
@@ -179,6 +189,7 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   if (*spin) spec.spin = std::chrono::microseconds(**spin);
   spec.gpu_path = **path;
   if (*copies) spec.gpu_copy_bytes = static_cast<std::size_t>(**copies);
+  if (*direct) spec.gpu_direct_bytes = static_cast<std::size_t>(**direct);
   OURO_ASSIGN(spec.faults, faults_of_environment());
   OURO_TRY(network_of(o, &spec));
   // Ranks must agree on each of these before they can read what the others write.
@@ -211,6 +222,8 @@ std::vector<Status> refused_settings() {
     for (const std::string& meeting : {rendezvous->value_or(""), std::string()}) add(check_spare(meeting));
   const auto fabric = env::text("OURO_FABRIC"), security = env::text("OURO_SECURITY");
   if (fabric.ok() && security.ok()) add(check_fabric(**fabric, **security));
+  if (const auto direct = env::text("OURO_GPU_DIRECT"); fabric.ok() && direct.ok())
+    add(check_direct(**fabric, **direct));
   return refused;
 }
 

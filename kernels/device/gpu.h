@@ -200,6 +200,10 @@ class Gpu {
   /// The number of them; 0 where this is no multicast address. Ends the process where a member has not bound.
   virtual int multicast_members(const void* address, std::byte** members);
 
+  /// What a network adapter has written to memory of the device by now is seen by all work that the device is
+  /// let go on to later. Errors: unsupported (this device or driver cannot promise it).
+  virtual Status flush_arrivals(int device);
+
   // Streams and events. Priority: low_priority..high_priority. Streams made here never wait for the legacy
   // stream.
   virtual Result<Stream> create_stream(int device, int priority) = 0;

@@ -13,6 +13,10 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks)
     hop_move_kernel(const __grid_constant__ HopArgs a) {
   hop_move(a, DeviceBlock{});
 }
+__global__ void __launch_bounds__(kThreads, kResidentBlocks)
+    gather_runs_kernel(const __grid_constant__ GatherArgs a) {
+  gather_runs(a, DeviceBlock{});
+}
 template <DType kType, OpKind kOp, int kRanks>
 __global__ void __launch_bounds__(kThreads, kResidentBlocks)
     fused_kernel(const __grid_constant__ FusedArgs a) {
@@ -31,7 +35,8 @@ const void* entry(F* kernel) {
 }  // namespace
 
 Entries device_entries() {
-  Entries e = {entry(fused_move_kernel), fused_generic_entry(), entry(hop_move_kernel), hop_generic_entry()};
+  Entries e = {entry(fused_move_kernel), fused_generic_entry(), entry(hop_move_kernel), hop_generic_entry(),
+               entry(gather_runs_kernel)};
   int i = 0;
 #define OURO_X(t, op)                                               \
   e.fused_hot[i][0] = entry(fused_kernel<DType::t, OpKind::op, 2>); \

@@ -1,5 +1,6 @@
 // The two kernels that move and reduce data of collectives: fused (one launch serves all ranks that share a
-// GPU) and hop (one step of a flow). Used by the leader and the stream-ordered executors.
+// GPU) and hop (one step of a flow); and one that collects what has arrived of a message. Used by the leader
+// and the stream-ordered executors, and by messages.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -63,6 +64,23 @@ struct HopArgs {
   std::byte* send = nullptr;   ///< destination: wide, or narrow and finished
 };
 Launch hop(const HopArgs&, int multiprocessors);
+
+/// Bytes that have arrived somewhere, and where they belong: `at` bytes into the destination.
+struct Run {
+  const std::byte* from = nullptr;
+  std::uint64_t at = 0, bytes = 0;
+};
+
+/// Copies the runs that are listed when the kernel begins, wherever they are then: a message that has partly
+/// been received on the device and partly on the host. `count` and `runs` are in pinned memory, which the
+/// host has written before the stream goes on.
+struct GatherArgs {
+  const std::uint64_t* count = nullptr;
+  const Run* runs = nullptr;
+  std::byte* to = nullptr;
+};
+/// `bytes`: the most that the runs may have; it decides the shape only.
+Launch gather_runs(std::uint64_t bytes, int multiprocessors);
 
 /// The kernels of this file.
 std::span<const Kernel* const> collect_kernels();

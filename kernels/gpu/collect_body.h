@@ -2,6 +2,7 @@
 // the hot reductions, and the table of device entries that connects the two sides.
 #pragma once
 #include "kernels/gpu/fused_body.h"
+#include "kernels/gpu/gather_body.h"
 #include "kernels/gpu/hop_body.h"
 
 namespace ouro::gpu::collect {
@@ -25,6 +26,7 @@ struct Entries {
   const void* fused_generic = nullptr;
   const void* hop_move = nullptr;
   const void* hop_generic = nullptr;
+  const void* gather_runs = nullptr;
   const void* fused_hot[kHotReductions][4] = {};
   const void* hop_hot[kHotReductions] = {};
 };

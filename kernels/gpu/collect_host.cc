@@ -22,7 +22,7 @@ Kernel kernel(const char* name, const void* device) {
 }
 
 struct Kernels {
-  Kernel fused_move, fused_generic, hop_move, hop_generic;
+  Kernel fused_move, fused_generic, hop_move, hop_generic, gather_runs;
   Kernel fused_hot[kHotReductions][4];
   Kernel hop_hot[kHotReductions];
   std::vector<const Kernel*> all;
@@ -34,6 +34,7 @@ struct Kernels {
         kernel<FusedArgs, collect::fused_generic<HostBlock>>("fused_generic", entries.fused_generic);
     hop_move = kernel<HopArgs, collect::hop_move<HostBlock>>("hop_move", entries.hop_move);
     hop_generic = kernel<HopArgs, collect::hop_generic<HostBlock>>("hop_generic", entries.hop_generic);
+    gather_runs = kernel<GatherArgs, collect::gather_runs<HostBlock>>("gather_runs", entries.gather_runs);
     int i = 0;
 #define OURO_X(t, op)                                                                                    \
   {                                                                                                      \
@@ -52,7 +53,7 @@ struct Kernels {
   }
     OURO_HOT_REDUCTIONS(OURO_X)
 #undef OURO_X
-    all = {&fused_move, &fused_generic, &hop_move, &hop_generic};
+    all = {&fused_move, &fused_generic, &hop_move, &hop_generic, &gather_runs};
     for (const auto& row : fused_hot)
       for (const Kernel& k : row) all.push_back(&k);
     for (const Kernel& k : hop_hot) all.push_back(&k);
@@ -125,6 +126,11 @@ Launch hop(const HopArgs& a, int multiprocessors) {
                         whole(a.keep, acc) && whole(a.send, a.send_wide ? acc : size);
   const int row = hot(a.dtype, a.op);
   return launch(row < 0 || !is_whole ? k.hop_generic : k.hop_hot[row], a.count * acc, 1, multiprocessors);
+}
+
+Launch gather_runs(std::uint64_t bytes, int multiprocessors) {
+  if (bytes == 0) return {nullptr, {0, 0}};
+  return launch(kernels().gather_runs, bytes, 1, multiprocessors);
 }
 
 std::span<const Kernel* const> collect_kernels() { return kernels().all; }

@@ -54,6 +54,7 @@ Result<std::unique_ptr<Network>> make_network(const ContextSpec& spec, const Con
   NetworkOptions o = *spec.network;
   o.job = spec.join.job, o.rank = spec.join.rank, o.world = spec.join.world;
   o.join = spec.join.deadline;
+  o.gpu = spec.gpu;
   auto network = Network::create(std::move(o));
   if (network.ok()) (*network)->prepend(remarks(page));
   return network;

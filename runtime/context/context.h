@@ -74,6 +74,7 @@ struct ContextSpec {
   int gpu = -1;  ///< this rank's device, or -1: none
   std::string gpu_path = "auto";
   std::size_t gpu_copy_bytes = std::size_t{256} << 20;  ///< OURO_GPU_COPY_BYTES
+  std::size_t gpu_direct_bytes = 256 << 10;             ///< OURO_GPU_DIRECT_BYTES
   std::chrono::milliseconds deadline{600'000};
   bool deadline_chosen = false;                 ///< chosen by the user, not this default
   std::chrono::milliseconds silent_fail{5000};  ///< on this host; between hosts: NetworkOptions

@@ -90,6 +90,11 @@ inline constexpr Parameter kParameters[] = {
      "OURO_GPU_WAY"},
     {"OURO_GPU_COPY_BYTES", Type::integer, "268435456", "4096..1099511627776",
      "bytes of the result from which all_gather and broadcast between GPUs run on copy engines"},
+    {"OURO_GPU_DIRECT", Type::text, "auto", "auto|on|off",
+     "whether the fabric ucx is handed GPU memory of messages: where UCX takes it by RDMA, always (an error "
+     "where UCX cannot), never"},
+    {"OURO_GPU_DIRECT_BYTES", Type::integer, "262144", "4096..1099511627776",
+     "bytes of a message from which its GPU memory is handed to the fabric, up to 256 MiB"},
     {"OURO_FAKE_GPUS", Type::integer, "0", "0..16",
      "GPUs made of host objects, for tests and for trying device code without a GPU"},
     {"OURO_NCCL_HOST", Type::flag, "0", "",

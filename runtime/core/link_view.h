@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "runtime/core/types.h"
 #include "runtime/core/wait.h"
@@ -18,6 +19,9 @@ struct PostedReceive {
   std::byte* to = nullptr;
   std::size_t capacity = 0;
   std::int32_t tag = 0;
+  /// If set, memory of a device, as large as `to`. What a fabric can write there goes there, and the rest to
+  /// `to`. It stays allocated while anything may be written to it, also after the receive has been revoked.
+  std::shared_ptr<std::byte> device = nullptr;
 };
 
 /// Precedes the payload in each slot. `signature` and `seq` let the receiver detect a mismatch at the first
@@ -43,6 +47,9 @@ struct LinkView {
   /// it publishes (the bytes then stay valid until the slot is released), or by the transport that delivers
   /// the payload. Without this array payloads are always in their slots.
   const std::byte** elsewhere = nullptr;
+  /// Inbound, by slot: the address of its payload if that is in memory of a device, else nullptr. Set by the
+  /// transport before it publishes; valid until the slot is released. Never set together with `elsewhere`.
+  const std::byte* const* on_device = nullptr;
 
   SlotHeader& header(std::uint64_t i) const {
     return *reinterpret_cast<SlotHeader*>(slots + (i % slot_count) * (sizeof(SlotHeader) + slot_bytes));

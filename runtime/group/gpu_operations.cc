@@ -11,6 +11,12 @@
 #include "runtime/group/group.h"
 
 namespace ouro::rt {
+namespace {
+
+/// Of a message that goes through memory of the device, of which it needs as much again at each end.
+constexpr std::size_t kMostDirect = std::size_t{256} << 20;
+
+}  // namespace
 
 GpuOperations::GpuOperations(Context& context, const Members& members, std::uint64_t key,
                              const Planner& planner, Sequencer& sequencer, FailureDetector& detector,
@@ -273,6 +279,39 @@ Status GpuOperations::submit_beside(const Plan& plan, GpuPath path, std::uint64_
                    : detector_.stick(enqueued);
 }
 
+bool GpuOperations::direct(const Message& m) const {
+  Network* const network = context_.network();
+  if (!network || m.bytes < context_.spec().gpu_direct_bytes || m.bytes > kMostDirect) return false;
+  const auto takes = [&](int peer) { return network->fabric().takes_device(members_.world_rank(peer)); };
+  if (m.peer != Message::kAny) return takes(m.peer);
+  for (int r = 0; r < members_.size(); ++r)
+    if (takes(r)) return true;
+  return false;
+}
+
+Status GpuOperations::stand_in(Message* m, bool may_be_direct) const {
+  const int device = context_.spec().gpu;
+  if (may_be_direct && direct(*m)) {
+    // If the device has no memory for it, the message goes through the host.
+    if (m->sends) {
+      if (auto memory = take_device(device, m->bytes); memory.ok()) {
+        m->lent = std::move(*memory);
+        m->data = m->lent.get();
+      }
+    } else if (auto receipt = DeviceReceipt::make(device, m->bytes, Wiring::kFarMessageSlot); receipt.ok()) {
+      m->receipt = std::move(*receipt);
+      m->data = m->receipt->on_host();
+    }
+  }
+  const bool is_direct = m->lent || m->receipt;
+  OURO_LOG(trace, P2P, "{} of {} bytes on GPU {}, {} rank {}: {}", m->sends ? "send" : "recv", m->bytes,
+           device, m->sends ? "to" : "from", m->peer, is_direct ? "direct" : "through the host");
+  if (is_direct) return {};
+  OURO_ASSIGN(m->pinned, take_pinned(m->bytes));
+  m->data = static_cast<std::byte*>(m->pinned.get());
+  return {};
+}
+
 Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::shared_ptr<Message>> messages,
                                                                const std::shared_ptr<GpuStream>& stream,
                                                                Exchange exchange) const {
@@ -281,11 +320,10 @@ Result<std::shared_ptr<WorkState>> GpuOperations::run_messages(std::vector<std::
                                context_.spec().gpu));
   OURO_TRY(stream->check_thread());
   const auto on_device = std::make_shared<transport::OnDevice>();
-  for (const auto& m : messages) {  // all of them before the first copy
-    if (!m->on_device || m->bytes == 0) continue;
-    OURO_ASSIGN(m->pinned, take_pinned(m->bytes));
-    m->data = static_cast<std::byte*>(m->pinned.get());
-  }
+  OURO_ASSIGN(const std::uint64_t capture, gpu::gpu().capturing(stream->get()));
+  for (const auto& m : messages)  // all of them before the first copy
+    // A graph may replay a send while the one before is still on the network, without a copy of its own.
+    if (m->on_device && m->bytes > 0) OURO_TRY(stand_in(m.get(), capture == 0));
   auto work = enqueue_messages(messages, on_device, stream, std::move(exchange));
   if (work.ok()) return work;
   // Copies that have been enqueued may still access the pinned memory.
@@ -308,7 +346,11 @@ Result<std::shared_ptr<WorkState>> GpuOperations::enqueue_messages(
     std::size_t bytes;
   };
   std::vector<Back> received;  // messages belong to the stream as soon as it has them
+  std::vector<std::pair<std::shared_ptr<DeviceReceipt>, std::byte*>> landed;
+  for (const auto& m : messages)
+    if (m->receipt) landed.emplace_back(m->receipt, static_cast<std::byte*>(m->on_device));
   for (const auto& m : messages) {
+    if (m->lent) OURO_TRY(gpu.copy(m->lent.get(), m->on_device, m->bytes, stream->get()));
     if (!m->pinned) continue;
     // For receives, too: bytes that the message does not fill are copied back unchanged.
     OURO_TRY(gpu.copy(m->data, m->on_device, m->bytes, stream->get()));
@@ -325,11 +367,18 @@ Result<std::shared_ptr<WorkState>> GpuOperations::enqueue_messages(
             .exact = m->exact,
             .matched = m->matched,
             .on_device = m->on_device,
-            .pinned = m->pinned};
+            .pinned = m->pinned,
+            .lent = m->lent,
+            .receipt = m->receipt};
       raw.push_back(m.get());
     }
-    return exchange(raw);
+    Status outcome = exchange(raw);
+    for (const auto& m : messages)
+      if (m->receipt && m->done && m->outcome.ok())
+        if (const Status listed = m->receipt->finish(); outcome.ok()) outcome = listed;
+    return outcome;
   });
+  for (const auto& [receipt, to] : landed) OURO_TRY(receipt->enqueue(to, stream->get()));
   for (const Back& b : received) OURO_TRY(gpu.copy(b.to, b.from, b.bytes, stream->get()));
   auto capture = gpu.capturing(stream->get());
   if (!capture.ok()) return capture.status();

@@ -45,8 +45,9 @@ class GpuOperations final : public DeviceObserver {
   /// In how many of them the kernels of all ranks knew this rank's buffers by the time of its call.
   std::uint64_t named();
 
-  /// Moves messages, of which some are in memory of this rank's GPU, in stream order: through pinned memory,
-  /// which is filled before and copied back after. `exchange` is called on a thread of the stream and moves
+  /// Moves messages, of which some are in memory of this rank's GPU, in stream order: through memory of the
+  /// device where the fabric takes it, else through pinned memory, which is filled before and copied back
+  /// after. `exchange` is called on a thread of the stream and moves
   /// them on the host; the returned work ends when the device has the data, too.
   using Exchange = std::function<Status(const std::vector<Message*>&)>;
   Result<std::shared_ptr<WorkState>> run_messages(std::vector<std::shared_ptr<Message>>,
@@ -65,6 +66,11 @@ class GpuOperations final : public DeviceObserver {
   GpuExecutor* made();  ///< or nullptr, before the first use
   Status run(const Plan&, GpuPath, Sequencer::Entry, const std::shared_ptr<GpuStream>&,
              std::shared_ptr<WorkState>*);
+  /// Whether a message goes through memory of the device: the fabric takes it, at both ends, and the message
+  /// is long enough to gain, and not so long that it would take too much of the device's memory.
+  bool direct(const Message&) const;
+  /// Takes the memory that stands in for a message's. Errors: resource.
+  Status stand_in(Message*, bool may_be_direct) const;
   /// After an error, copies that have been enqueued may still access the pinned memory of the messages.
   Result<std::shared_ptr<WorkState>> enqueue_messages(const std::vector<std::shared_ptr<Message>>&,
                                                       const std::shared_ptr<transport::OnDevice>&,

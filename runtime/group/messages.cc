@@ -148,7 +148,14 @@ void Messages::expect(int source) {
   const auto open = [&](const Message* w) { return w->peer == Message::kAny && w->tag == (*first)->tag; };
   if (std::any_of(wanted_.begin(), first, open)) return;
   i.expected = *first;
-  post_receive(i, source, {i.link.next, i.expected->data, i.expected->bytes, i.expected->tag});
+  post_receive(i, source,
+               {i.link.next, i.expected->data, i.expected->bytes, i.expected->tag,
+                device_of(source, i.expected->receipt)});
+}
+
+std::shared_ptr<std::byte> Messages::device_of(int source,
+                                               const std::shared_ptr<DeviceReceipt>& receipt) const {
+  return receipt && links_->takes_device(source) ? receipt->on_device() : nullptr;
 }
 
 void Messages::post_receive(Inbound& i, int source, const PostedReceive& where) {
@@ -158,7 +165,14 @@ void Messages::post_receive(Inbound& i, int source, const PostedReceive& where) 
 }
 
 void Messages::deliver(Arrival& a, Message& m) {
-  put(m.data, a.data.data(), a.envelope.bytes);
+  if (a.receipt && m.receipt) {
+    m.receipt->take_over(a.receipt);
+  } else if (a.receipt) {
+    m.outcome = a.receipt->copy_to(m.data);
+  } else {
+    put(m.data, a.data.data(), a.envelope.bytes);
+    if (m.receipt) m.receipt->arrived(0, a.envelope.bytes, false);
+  }
   m.envelope = a.envelope;
   m.done = true;
 }
@@ -199,13 +213,15 @@ void Messages::push(Outbound& o, int to) {
   };
   while (!o.queue.empty() && !o.torn) {
     Message& m = *o.queue.front();
-    // A long message waits for its receiver in any case, so it need not be copied.
-    const bool lends = o.link.view.elsewhere && m.bytes > kBuffered;
+    // A long message waits for its receiver in any case, so it need not be copied. One on a device cannot be.
+    const bool lends = m.lent || (o.link.view.elsewhere && m.bytes > kBuffered);
     do {
       if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) return tell();
       const std::size_t bytes = std::min<std::size_t>(m.bytes - m.moved, o.link.view.slot_bytes);
       if (o.link.view.elsewhere)
-        o.link.view.elsewhere[o.link.next % o.link.view.slot_count] = lends ? m.data + m.moved : nullptr;
+        o.link.view.elsewhere[o.link.next % o.link.view.slot_count] =
+            lends && !m.lent ? m.data + m.moved : nullptr;
+      if (m.lent) links_->lend_device(to, o.link.next, m.data + m.moved, m.lent);
       if (!lends) put(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
       if (!m.begun) m.first = o.link.next;
       o.link.view.header(o.link.next) = {m.first, 0, m.bytes, static_cast<std::uint32_t>(bytes), m.tag};
@@ -266,14 +282,22 @@ Status Messages::pull(Inbound& i, int source) {
     if (h.seq != i.first || h.bytes > i.link.view.slot_bytes || h.bytes > i.envelope.bytes - i.got ||
         (h.bytes == 0 && i.envelope.bytes > 0))
       return corrupt("a message's slot has a size that cannot be");
-    std::byte* to = i.target ? i.target->data : i.arrival->data.data();
+    std::byte* to = i.target ? i.target->data : i.arrival->memory();
+    const auto& receipt = i.target ? i.target->receipt : i.arrival->receipt;
     if (i.link.next == i.first) {
       Message* const expected = std::exchange(i.expected, nullptr);
       if ((!i.target || i.target != expected) && i.envelope.bytes > h.bytes)
-        post_receive(i, source, {i.first, to, i.envelope.bytes, i.envelope.tag});
+        post_receive(i, source, {i.first, to, i.envelope.bytes, i.envelope.tag, device_of(source, receipt)});
     }
-    const std::byte* const found = i.link.view.found(i.link.next);
-    if (found != to + i.got) put(to + i.got, found, h.bytes);
+    const auto& view = i.link.view;
+    const std::byte* const device = view.on_device ? view.on_device[i.link.next % view.slot_count] : nullptr;
+    const bool there = device && receipt && device == receipt->on_device().get() + i.got;
+    if (device && !there) {  // in memory of a receive that did not get the message
+      OURO_TRY(copy_to_host(to + i.got, device, h.bytes));
+    } else if (const std::byte* const found = view.found(i.link.next); !there && found != to + i.got) {
+      put(to + i.got, found, h.bytes);
+    }
+    if (receipt) receipt->arrived(i.got, h.bytes, there);
     i.got += h.bytes;
     publish(*i.link.view.freed, ++i.link.next);
     freed = true;
@@ -320,15 +344,18 @@ bool Messages::withdraw(Message& m) {
   }
   for (Inbound& i : in_)
     if (i.within && i.target == &m) {  // the rest goes into a buffer here, with what has arrived already
-      links_->recall_inbound(i.envelope.source);
+      if (!m.receipt) links_->recall_inbound(i.envelope.source);
       try {
-        arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), i.got});
+        if (m.receipt)  // not the caller's memory: it can stay in use
+          arrivals_.push_back({.envelope = i.envelope, .data = {}, .got = i.got, .receipt = m.receipt});
+        else
+          arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), i.got});
       } catch (const std::exception&) {
         i.lost = true;
         break;
       }
       i.arrival = std::prev(arrivals_.end());
-      put(i.arrival->data.data(), m.data, i.got);
+      if (!m.receipt) put(i.arrival->data.data(), m.data, i.got);
       i.target = nullptr;
       offer(*i.arrival);
     }

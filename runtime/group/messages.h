@@ -11,6 +11,7 @@
 
 #include "runtime/core/types.h"
 #include "runtime/core/wait.h"
+#include "runtime/exec/gpu/device_receipt.h"
 #include "transport/transport.h"
 
 namespace ouro::rt {
@@ -34,6 +35,11 @@ struct Message {
   /// The address of a message in GPU memory; `data` is then pinned memory that stands in for it.
   void* on_device = nullptr;
   std::shared_ptr<void> pinned = nullptr;
+  /// Sends from GPU memory that the links take: memory of the device that stands in for it; `data` is its
+  /// address.
+  std::shared_ptr<std::byte> lent = nullptr;
+  /// Receives to GPU memory that the links can write: what has come. `data` is its memory on the host.
+  std::shared_ptr<DeviceReceipt> receipt = nullptr;
 
   bool done = false;
   Status outcome = {};
@@ -44,6 +50,8 @@ struct Message {
 };
 
 class Messages {
+  friend struct TestAccess;
+
  public:
   Messages(std::unique_ptr<transport::Links> links, int rank, int size);
   ~Messages();
@@ -87,7 +95,9 @@ class Messages {
     std::vector<std::byte> data;
     std::size_t got = 0;
     Message* claimed = nullptr;
-    std::uint64_t matched = 0;  // its key, if it is set aside
+    std::uint64_t matched = 0;                         // its key, if it is set aside
+    std::shared_ptr<DeviceReceipt> receipt = nullptr;  // of a receive that has ended; in place of `data`
+    std::byte* memory() { return receipt ? receipt->on_host() : data.data(); }
     bool waits() const { return !claimed && matched == 0; }
     bool complete() const { return got == envelope.bytes; }
   };
@@ -121,6 +131,7 @@ class Messages {
   void give_back(Outbound&);
   void expect(int source);
   void post_receive(Inbound&, int source, const PostedReceive&);
+  std::shared_ptr<std::byte> device_of(int source, const std::shared_ptr<DeviceReceipt>&) const;
   void recall(const Message&);
   void deliver(Arrival&, Message&);
   void claim(Message&);

@@ -45,6 +45,11 @@ Result<std::string> rendezvous_in_time(const NetworkOptions& o) {
   }
 }
 
+transport::HandsOver hands_over(const std::string& word) {
+  using transport::HandsOver;
+  return word == "on" ? HandsOver::always : word == "off" ? HandsOver::never : HandsOver::automatic;
+}
+
 }  // namespace
 
 Status fabric_usable(const std::string& fabric, bool tls) {
@@ -103,6 +108,8 @@ Status Network::make_fabric() {
         {.rank = options_.rank,
          .world = options_.world,
          .checks = options_.checksums,
+         .device = options_.gpu,
+         .hands_over = hands_over(options_.gpu_direct),
          .devices = interface_,
          .patience = std::chrono::ceil<std::chrono::milliseconds>(2 * options_.silent_fail),
          .failed = failed});

@@ -18,7 +18,9 @@ struct NetworkOptions {
   std::string host_id;         ///< ranks with the same id share memory
   std::string fabric = "tcp";  ///< or ucx
   bool tls = false;
-  int connections = 1;  ///< of the tcp fabric, to each peer
+  int gpu = -1;                     ///< this rank's device, or -1
+  std::string gpu_direct = "auto";  ///< OURO_GPU_DIRECT: whether its memory is handed to the fabric
+  int connections = 1;              ///< of the tcp fabric, to each peer
   bool checksums = true;
   std::chrono::milliseconds silent_warn{1000}, silent_fail{5000};
   std::chrono::milliseconds join{0};  ///< time within which all ranks start

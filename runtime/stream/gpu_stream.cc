@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <new>
+#include <tuple>
 
 #include "runtime/core/log.h"
 #include "runtime/core/no_memory.h"
@@ -43,6 +44,7 @@ struct Pool {
   std::vector<std::uint32_t*> words;           // pinned, 0
   std::size_t words_made = 0;                  // as many fit in: to put one back needs no memory
   std::map<std::size_t, Shelf<void*>> pinned;  // by size, a power of two
+  std::map<std::tuple<const gpu::Gpu*, int, std::size_t>, Shelf<void*>> device;  // by device and size
 };
 constinit PerProcess<Pool> g_pool;  // a driver's things are the parent's in a forked child
 Pool& pool_of_process() { return *g_pool; }
@@ -125,6 +127,32 @@ Result<std::shared_ptr<void>> take_pinned(std::size_t bytes) {
     std::lock_guard lock(pool.mutex);
     pool.pinned[size].free.push_back(p);
   });
+}
+
+Result<std::shared_ptr<std::byte>> take_device(int device, std::size_t bytes) {
+  constexpr std::size_t kSmallest = 64 << 10;
+  Pool& pool = pool_of_process();
+  // Sixteenths of a power of two, so that little is wasted and pieces are used again.
+  const std::size_t step = std::max(std::bit_ceil(bytes) / 16, kSmallest);
+  const std::size_t size = (bytes + step - 1) / step * step;
+  const std::tuple key(&gpu::gpu(), device, size);  // tests install others
+  void* memory = nullptr;
+  std::unique_lock lock(pool.mutex);
+  if (Shelf<void*>& shelf = pool.device[key]; shelf.free.empty()) {
+    shelf.expect(1);
+    lock.unlock();  // it may take long
+    OURO_ASSIGN(memory, gpu::gpu().alloc(device, size));
+  } else {
+    memory = shelf.free.back();
+    shelf.free.pop_back();
+    lock.unlock();
+  }
+  return std::shared_ptr<std::byte>(static_cast<std::byte*>(memory),
+                                    [&pool, key, made = forks()](std::byte* p) {
+                                      if (made != forks()) return;
+                                      std::lock_guard returning(pool.mutex);
+                                      pool.device[key].free.push_back(p);
+                                    });
 }
 
 Result<std::shared_ptr<WorkState>> mark_now(const std::shared_ptr<GpuStream>& stream) {

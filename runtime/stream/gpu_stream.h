@@ -33,6 +33,9 @@ class PooledEvent {
 
 /// Pinned memory of the host, of at least `bytes`, that goes back to a pool of this process.
 Result<std::shared_ptr<void>> take_pinned(std::size_t bytes);
+/// Memory of a device, of at least `bytes`, that goes back to a pool of this process and is never freed: what
+/// a network has registered stays what it was.
+Result<std::shared_ptr<std::byte>> take_device(int device, std::size_t bytes);
 
 class GpuStream final : public Stream, public std::enable_shared_from_this<GpuStream> {
  public:

@@ -25,7 +25,7 @@ ALLOWED = {
     "transport/net": {"transport"},
     "transport/net/tls": {"transport/wire"},
     "transport/net/tcp": {"transport/net", "transport/net/tls"},
-    "transport/net/ucx": {"transport/net"},
+    "transport/net/ucx": {"transport/net", "kernels/device"},
     "runtime/calibration": {"kernels/host"},
     "runtime/stream": {"kernels/device"},
     "runtime/health": {"kernels/flow", "transport/wire", "runtime/calibration"},

@@ -92,13 +92,14 @@ std::string ucx_lines(const Ucx& u) {
   return line("ucx",
               fmt::format("{} from {}, built with the headers of {}", u.version, u.path, u.built_with)) +
          line("", fmt::format("has {}", fmt::join(u.parts, ", "))) +
+         line("", fmt::format("takes GPU memory: {}", u.gpu_memory)) +
          line("", lacks(u).empty() ? std::string("lacks nothing")
                                    : fmt::format("lacks {}", fmt::join(lacks(u), ", ")));
 }
 
 nlohmann::ordered_json ucx_json(const Ucx& u) {
-  return {{"why", u.why},   {"version", u.version}, {"built_with", u.built_with},
-          {"path", u.path}, {"parts", u.parts},     {"lacks", lacks(u)}};
+  return {{"why", u.why},     {"version", u.version},       {"built_with", u.built_with}, {"path", u.path},
+          {"parts", u.parts}, {"gpu_memory", u.gpu_memory}, {"lacks", lacks(u)}};
 }
 
 nlohmann::ordered_json gpus_json(const Gpus& all) {

@@ -2,6 +2,8 @@
 #include "tools/info/ucx.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <cstdlib>
 
 #if OURO_BUILD_UCX
 #include <dlfcn.h>
@@ -37,6 +39,32 @@ std::vector<std::string> parts() {
   return names;
 }
 
+/// Asks a context, which opens devices; so only where UCX has components for CUDA at all.
+std::string gpu_memory(const transport::UcxApi& api, const std::vector<std::string>& parts) {
+  std::string by;
+  for (const std::string& p : parts)
+    if (p.starts_with("cuda") || p.starts_with("gdr")) by += (by.empty() ? "" : ", ") + p;
+  if (by.empty()) return "no: it has no component for CUDA";
+  ucp_config_t* config = nullptr;
+  if (const ucs_status_t e = api.ucp_config_read(nullptr, nullptr, &config); e != UCS_OK)
+    return std::string("unknown: ucp_config_read: ") + api.ucs_status_string(e);
+  if (!std::getenv("UCX_TLS")) (void)api.ucp_config_modify(config, "TLS", "tcp,cuda_copy,gdr_copy");
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM;
+  ucp_context_h context = nullptr;
+  const ucs_status_t made = api.ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &context);
+  api.ucp_config_release(config);
+  if (made != UCS_OK) return std::string("unknown: ucp_init: ") + api.ucs_status_string(made);
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  const bool asked = api.ucp_context_query(context, &attributes) == UCS_OK;
+  api.ucp_cleanup(context);
+  if (asked && (attributes.memory_types & (std::uint64_t{1} << UCS_MEMORY_TYPE_CUDA)) != 0)
+    return "yes, by " + by;
+  return "no: it has " + by + ", which find no GPU here";
+}
+
 }  // namespace
 
 Ucx read_ucx() {
@@ -50,6 +78,7 @@ Ucx read_ucx() {
   u.version = (*api)->version();
   u.path = (*api)->path;
   u.parts = parts();
+  u.gpu_memory = gpu_memory(**api, u.parts);
   return u;
 }
 #else

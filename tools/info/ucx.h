@@ -15,6 +15,8 @@ struct Ucx {
   std::string path;        ///< of libucp
   /// Its components by UCX's own names: "self", "tcp", "ib", "cuda_cpy", ...
   std::vector<std::string> parts;
+  /// Whether it takes memory of GPUs and by which components, as text: "yes, by cuda_cpy", "no: ...".
+  std::string gpu_memory;
 };
 
 Ucx read_ucx();

@@ -119,11 +119,11 @@ bool Exchange::next(int peer, Outgoing* out) {
   if (found) out->header = p.farewells.next();
   for (std::size_t i = 0; i < p.links.size() && !found; ++i) {
     const Entry& e = p.links[p.turn++ % p.links.size()];
-    found = e.link->next(e.link_set->key, &out->header, &out->payload);
+    found = e.link->next(e.link_set->key, &out->header, &out->payload, &out->device);
     if (found) out->keep = e.link_set;
   }
   if (!found || (!checks_ && damage_.times == 0)) return found;
-  if (checks_ && out->payload) out->header.check = check_of(out->header, out->payload);
+  if (checks_ && out->payload && !out->device) out->header.check = check_of(out->header, out->payload);
   if (damage_.times > 0) damage(peer, out->header);
   if (checks_) out->header.head_check = head_check_of(out->header);
   return true;
@@ -142,9 +142,10 @@ bool Exchange::spare_next() {
 }
 
 /// Damages a bit of the checksum, not of the payload, which may be in the user's memory and may be sent
-/// again. Without checksums it damages the kind of the frame, which the other side checks first.
+/// again. Without checksums it damages the kind of the frame, which the other side checks first. A chunk in
+/// memory of a device, whose payload has no checksum, is left alone.
 void Exchange::damage(int peer, NetHeader& h) {
-  if (h.kind != NetHeader::kChunk || h.bytes == 0) return;
+  if (h.kind != NetHeader::kChunk || h.bytes == 0 || (checks_ && h.check == 0)) return;
   if (damage_.peer < 0) damage_.peer = peer, damage_.link_set = h.link_set, damage_.index = h.index;
   if (damage_.peer != peer || damage_.link_set != h.link_set || damage_.index != h.index) return;
   --damage_.times;
@@ -183,7 +184,7 @@ Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h, bool anywh
   const NetLink::Place found = l->place(h, anywhere, &wrong);
   if (!wrong.empty()) return corrupt(std::move(wrong));
   if (!found.to) return Place{};  // a duplicate
-  place.to = found.to, place.ends = found.ends;
+  place.to = found.to, place.ends = found.ends, place.device = found.device;
   return place;
 }
 

@@ -64,6 +64,7 @@ class Exchange {
     NetHeader header;
     const std::byte* payload = nullptr;
     std::shared_ptr<LinkSet> keep;
+    std::shared_ptr<void> device;  ///< keeps the payload if that is in memory of a device
   };
   /// Gets the next frame for `peer`; returns false if there is none.
   bool next(int peer, Outgoing*);
@@ -75,8 +76,10 @@ class Exchange {
     std::byte* to = nullptr;  ///< nullptr: discard the payload
     bool ends = false;        ///< the chunk ends a posted message: its owner may then post the next receive
     std::shared_ptr<LinkSet> keep;
+    std::shared_ptr<void> device;  ///< keeps the place if that is in memory of a device
   };
-  /// Checks a header that came from `peer`. `anywhere`: the payload may go into memory that can be recalled.
+  /// Checks a header that came from `peer`. `anywhere`: the payload may go into memory that can be recalled;
+  /// else only into slots, and into memory of a device, which cannot.
   /// Errors: data-corrupt (damaged in transit: nothing in it can be trusted, including the frame's length),
   /// ring-corrupt (no honest peer sends this).
   Result<Place> place(int peer, const NetHeader&, bool anywhere = true);

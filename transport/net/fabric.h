@@ -29,9 +29,12 @@ class Fabric : public ProgressEngine {
   /// The data is sent now, or the fabric's own thread sends it.
   virtual void kick(int peer) = 0;
   static constexpr int kEveryone = -1;
-  /// Redirects a chunk from or to `peer` that may be in flight. Called under the exchange's lock. After it
-  /// returns nobody reads or writes the old place.
+  /// Redirects a chunk from or to `peer` that may be in flight; never one in memory of a device. Called under
+  /// the exchange's lock. After it returns nobody reads or writes the old place.
   virtual void moved(int peer, const NetLink::Move&) = 0;
+  /// Whether memory of devices can be sent to `peer` and received from it: both ends' fabrics can. Constant
+  /// from connect() on.
+  virtual bool takes_device(int peer) { return (void)peer, false; }
   /// Drops the connections to `peer`: nothing is received from it any more.
   virtual void drop(int peer) = 0;
   /// Appends a sample of each TCP connection to `peer`; nothing if the fabric has no access to them. Makes a

@@ -19,14 +19,20 @@ NetLink::NetLink(std::uint32_t slot_bytes, std::uint32_t slot_count)
   out_slots_ = in_slots_ + ring;
   in_elsewhere_ = std::make_unique<const std::byte*[]>(slot_count);
   out_elsewhere_ = std::make_unique<const std::byte*[]>(slot_count);
+  in_device_ = std::make_unique<const std::byte*[]>(slot_count);
+  out_lent_.resize(slot_count);
+  in_borrowed_.resize(slot_count);
 }
 
 // ---- outbound -------------------------------------------------------------------------------------
 
-bool NetLink::next(std::uint64_t link_set, NetHeader* out, const std::byte** payload) {
+bool NetLink::next(std::uint64_t link_set, NetHeader* out, const std::byte** payload,
+                   std::shared_ptr<void>* device) {
+  let_go();
   const std::uint64_t freed = load(in_freed_);
   NetHeader& h = *out = {};
   *payload = nullptr;
+  device->reset();
   h.link_set = link_set;
   h.freed = freed;
   if (std::exchange(say_open_, false)) return h.kind = NetHeader::kOpen, true;
@@ -57,10 +63,12 @@ bool NetLink::next(std::uint64_t link_set, NetHeader* out, const std::byte** pay
   h.seq = s.seq, h.signature = s.signature, h.total = s.total, h.tag = s.tag;
   told_ = freed;
   say_credit_ = false;
-  *payload = this->out().found(h.index);
+  const Lent& lent = out_lent_[h.index % slot_count_];
+  *payload = lent.memory ? lent.at : this->out().found(h.index);
+  *device = lent.memory;
   // The owner of a lent message waits for its memory, so it wants to be told when the last chunk has been
   // given back.
-  h.tell = out_elsewhere_[h.index % slot_count_] &&
+  h.tell = (lent.memory || out_elsewhere_[h.index % slot_count_]) &&
            (h.index + 1 == full || this->out().header(h.index + 1).seq != s.seq);
   return true;
 }
@@ -80,7 +88,10 @@ bool NetLink::next_chunk(std::uint64_t full, std::uint64_t* index) {
 
 bool NetLink::give_back(std::uint64_t freed) {
   if (freed <= load(out_freed_) || freed > sent_) return false;
-  for (std::uint64_t i = load(out_freed_); i < freed; ++i) again_ &= ~bit(i);
+  for (std::uint64_t i = load(out_freed_); i < freed; ++i) {
+    again_ &= ~bit(i);
+    out_lent_[i % slot_count_] = {};
+  }
   publish(out_freed_, freed);
   return true;
 }
@@ -128,13 +139,19 @@ void NetLink::recall_outbound(const Moved& moved) {
 
 // ---- inbound --------------------------------------------------------------------------------------
 
-std::byte* NetLink::posted(const NetHeader& h) const {
+void NetLink::let_go() {
+  for (const std::uint64_t freed = load(in_freed_); let_go_ < freed; ++let_go_) {
+    in_device_[let_go_ % slot_count_] = nullptr;
+    in_borrowed_[let_go_ % slot_count_].reset();
+  }
+}
+
+bool NetLink::posted(const NetHeader& h, std::uint64_t* at) const {
   if (!posted_.to || h.seq != posted_.first || h.tag != posted_.tag || h.total > posted_.capacity)
-    return nullptr;
-  if (h.index < h.seq || h.index - h.seq >= h.total / slot_bytes_ + 1) return nullptr;
-  const std::uint64_t at = (h.index - h.seq) * slot_bytes_;
-  if (h.bytes == 0 || h.bytes != std::min<std::uint64_t>(slot_bytes_, h.total - at)) return nullptr;
-  return posted_.to + at;
+    return false;
+  if (h.index < h.seq || h.index - h.seq >= h.total / slot_bytes_ + 1) return false;
+  *at = (h.index - h.seq) * slot_bytes_;
+  return h.bytes != 0 && h.bytes == std::min<std::uint64_t>(slot_bytes_, h.total - *at);
 }
 
 NetLink::Place NetLink::place(const NetHeader& h, bool anywhere, std::string* wrong) {
@@ -145,10 +162,23 @@ NetLink::Place NetLink::place(const NetHeader& h, bool anywhere, std::string* wr
     *wrong = fmt::format("chunk {} where there is room up to {}", h.index, end);
   if (!wrong->empty()) return {};
   if (h.index < full || ((got_ | coming_) & bit(h.index))) return {};  // a duplicate
+  let_go();
   coming_ |= bit(h.index);
-  std::byte* const to = anywhere ? posted(h) : nullptr;
-  in_elsewhere_[h.index % slot_count_] = to;
-  return {.to = to ? to : in().payload(h.index), .ends = to && to + h.bytes == posted_.to + h.total};
+  const std::size_t slot = h.index % slot_count_;
+  in_elsewhere_[slot] = in_device_[slot] = nullptr;
+  in_borrowed_[slot].reset();
+  std::uint64_t at = 0;
+  if (!posted(h, &at)) return {.to = in().payload(h.index)};
+  const bool ends = at + h.bytes == h.total;
+  if (anywhere) {
+    in_elsewhere_[slot] = posted_.to + at;
+    return {.to = posted_.to + at, .ends = ends};
+  }
+  // A payload on a device could not be checked here.
+  if (!posted_.device || h.check != 0) return {.to = in().payload(h.index)};
+  in_device_[slot] = posted_.device.get() + at;
+  in_borrowed_[slot] = posted_.device;
+  return {.to = posted_.device.get() + at, .ends = ends, .device = posted_.device};
 }
 
 NetLink::Arrived NetLink::arrive(const NetHeader& h) {
@@ -179,6 +209,12 @@ NetLink::Arrived NetLink::arrive(const NetHeader& h) {
 void NetLink::abandon(std::uint64_t index) {
   if (index < load(in_full_) || !(coming_ & bit(index))) return;
   coming_ &= ~bit(index);
+  const std::size_t slot = index % slot_count_;
+  if (in_device_[slot]) {
+    in_device_[slot] = nullptr;
+    in_borrowed_[slot].reset();
+    posted_.device.reset();
+  }
   ask_again_ |= bit(index);
 }
 

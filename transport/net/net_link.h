@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/core/link_view.h"
 #include "transport/net/net_header.h"
@@ -18,7 +19,10 @@ namespace ouro::transport {
 class NetLink {
  public:
   NetLink(std::uint32_t slot_bytes, std::uint32_t slot_count);
-  LinkView in() { return {in_slots_, slot_bytes_, slot_count_, &in_full_, &in_freed_, in_elsewhere_.get()}; }
+  LinkView in() {
+    return {in_slots_,  slot_bytes_,         slot_count_,     &in_full_,
+            &in_freed_, in_elsewhere_.get(), in_device_.get()};
+  }
   LinkView out() {
     return {out_slots_, slot_bytes_, slot_count_, &out_full_, &out_freed_, out_elsewhere_.get()};
   }
@@ -31,8 +35,13 @@ class NetLink {
   bool open() const { return open_; }
 
   // Outbound.
-  /// Gets the next frame, without its checksums; false if there is none. `payload` is set if one follows.
-  bool next(std::uint64_t link_set, NetHeader*, const std::byte** payload);
+  /// Gets the next frame, without its checksums; false if there is none. `payload` is set if one follows, and
+  /// `device` if that is in memory of a device, which it keeps.
+  bool next(std::uint64_t link_set, NetHeader*, const std::byte** payload, std::shared_ptr<void>* device);
+  /// The payload of the chunk that is published next is in memory of a device, kept by `memory`.
+  void lend_device(std::uint64_t index, const std::byte* from, std::shared_ptr<void> memory) {
+    out_lent_[index % slot_count_] = {from, std::move(memory)};
+  }
   /// The other side has given back `freed` chunks in total. Returns true if that is news, and at most the
   /// number sent.
   bool give_back(std::uint64_t freed);
@@ -53,9 +62,11 @@ class NetLink {
   struct Place {
     std::byte* to = nullptr;  ///< nullptr: discard the payload
     bool ends = false;        ///< the chunk ends a posted message: its owner may then post the next receive
+    std::shared_ptr<void> device;  ///< keeps the place if that is in memory of a device
   };
-  /// Where the payload of a chunk goes; `anywhere`: this may be memory that can be recalled. Nowhere if the
-  /// chunk is a duplicate. `wrong` is set if no honest peer sends this; otherwise it stays empty.
+  /// Where the payload of a chunk goes; `anywhere`: this may be memory that can be recalled; else it is a
+  /// slot, or memory of a device. Nowhere if the chunk is a duplicate. `wrong` is set if no honest peer sends
+  /// this; otherwise it stays empty.
   Place place(const NetHeader&, bool anywhere, std::string* wrong);
   enum class Arrived {
     kNothing,       ///< it is not awaited, or is requested again, or an earlier chunk is missing
@@ -64,7 +75,8 @@ class NetLink {
   };
   /// The payload of a chunk is complete in its place.
   Arrived arrive(const NetHeader&);
-  /// The rest of a chunk that was placed will not arrive: it is requested again.
+  /// The rest of a chunk that was placed will not arrive: it is requested again. If it was for memory of a
+  /// device, which the other side may still write, no more of the message is received there.
   void abandon(std::uint64_t index);
 
   /// Posts a receive for the next message, in place of slots. Precondition: !elsewhere().
@@ -83,7 +95,7 @@ class NetLink {
   using Moved = std::function<void(Move)>;
   /// Afterwards nothing is received into the owner's memory (inbound), or sent from there (outbound): data
   /// that is there, or is still to be sent from there, is copied into slots. Calls `moved` for each chunk
-  /// that may be in flight from or to its old place.
+  /// that may be in flight from or to its old place. Chunks in memory of a device stay there.
   void recall_inbound(const Moved&);
   void recall_outbound(const Moved&);
 
@@ -91,13 +103,22 @@ class NetLink {
   std::uint64_t bit(std::uint64_t index) const { return std::uint64_t{1} << (index % slot_count_); }
   /// Whether there is a chunk to send, and which.
   bool next_chunk(std::uint64_t full, std::uint64_t* index);
-  /// Where a chunk goes if not into its slot, else nullptr.
-  std::byte* posted(const NetHeader&) const;
+  /// Whether a chunk belongs to the posted receive, and how far into it.
+  bool posted(const NetHeader&, std::uint64_t* at) const;
+  /// Lets go of memory of devices in slots that have been released.
+  void let_go();
 
   std::unique_ptr<std::byte[]> memory_;
   std::byte *in_slots_, *out_slots_;
   std::uint32_t slot_bytes_, slot_count_;
-  std::unique_ptr<const std::byte*[]> in_elsewhere_, out_elsewhere_;
+  std::unique_ptr<const std::byte*[]> in_elsewhere_, out_elsewhere_, in_device_;
+  struct Lent {
+    const std::byte* at = nullptr;
+    std::shared_ptr<void> memory;
+  };
+  std::vector<Lent> out_lent_;                      // by slot
+  std::vector<std::shared_ptr<void>> in_borrowed_;  // by slot: keeps in_device_
+  std::uint64_t let_go_ = 0;                        // inbound: chunks whose memory was let go of
   Counter in_full_{}, in_freed_{}, out_full_{}, out_freed_{};
   PostedReceive posted_;
   std::uint64_t sent_ = 0;         // chunks handed to the fabric

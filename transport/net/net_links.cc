@@ -75,6 +75,12 @@ void NetLinks::post_receive(int from, const PostedReceive& where) {
   link(from).post(where);
 }
 
+void NetLinks::lend_device(int to, std::uint64_t index, const std::byte* from, std::shared_ptr<void> memory) {
+  if (!remote(to)) return;
+  std::lock_guard lock(fabric_.exchange().lock());
+  link(to).lend_device(index, from, std::move(memory));
+}
+
 void NetLinks::recall_inbound(int from) {
   if (!remote(from)) return;
   std::lock_guard lock(fabric_.exchange().lock());

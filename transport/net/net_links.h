@@ -27,6 +27,10 @@ class NetLinks final : public Links {
   void post_receive(int from, const PostedReceive&) override;
   void recall_inbound(int from) override;
   void recall_outbound(int to) override;
+  bool takes_device(int peer) const override {
+    return remote(peer) && fabric_.takes_device(ranks_[static_cast<std::size_t>(peer)]);
+  }
+  void lend_device(int to, std::uint64_t index, const std::byte* from, std::shared_ptr<void> memory) override;
   void linger(std::shared_ptr<void> after) override;
 
  private:

@@ -92,6 +92,18 @@ class Cuda final : public CudaMemory {
     return *known;
   }
 
+  Status flush_arrivals(int device) override {
+    OURO_ON(device);
+    int ordering = 0, options = 0;
+    OURO_CUDA(cudaDeviceGetAttribute, &ordering, cudaDevAttrGPUDirectRDMAWritesOrdering, device);
+    if (ordering >= cudaGPUDirectRDMAWritesOrderingOwner) return {};
+    OURO_CUDA(cudaDeviceGetAttribute, &options, cudaDevAttrGPUDirectRDMAFlushWritesOptions, device);
+    if ((options & cudaFlushGPUDirectRDMAWritesOptionHost) == 0) return Gpu::flush_arrivals(device);
+    OURO_CUDA(cudaDeviceFlushGPUDirectRDMAWrites, cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
+              cudaFlushGPUDirectRDMAWritesToOwner);
+    return {};
+  }
+
   bool peer_access(int device, int peer) override {
     const int n = devices();
     if (device < 0 || peer < 0 || device >= n || peer >= n) return false;

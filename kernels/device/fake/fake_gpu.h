@@ -185,6 +185,9 @@ class FakeGpu final : public Gpu {
   Status free_multicast(const Multicast&) override;
   int multicast_members(const void* address, std::byte** members) override;
 
+  /// Memory of emulated devices is coherent.
+  Status flush_arrivals(int) override { return {}; }
+
   Result<Stream> create_stream(int device, int priority) override;
   Status destroy_stream(Stream) override;
   Status synchronize(Stream) override;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
 // Long messages are written to the receiver's memory, so more chunks in flight do not fill a cache.
-constexpr transport::NetSlots kFarMessageSlots{128 << 10, 16};
+constexpr transport::NetSlots kFarMessageSlots{Wiring::kFarMessageSlot, 16};
 
 /// Bytes of a staging slot in a group of n ranks; `wanted`: the configured size, or 0. With 128 KiB, two
 /// ranks keep their working set in their caches. In a round, more ranks wait longer for each other, so fewer

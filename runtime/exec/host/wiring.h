@@ -59,6 +59,9 @@ class Wiring {
   }
   void drop_links() { ends_ = {}; }
 
+  /// Bytes of a slot of messages between hosts.
+  static constexpr std::uint32_t kFarMessageSlot = 128 << 10;
+
  private:
   enum Purpose : std::uint64_t { kLinks = 1, kStaging = 2, kMessages = 3 };
   std::uint64_t segment_key(Purpose) const;

@@ -52,6 +52,13 @@ struct TestAccess {
     std::lock_guard lock(g.mailbox_.mutex_);
     return g.mailbox_.messages_ != nullptr;
   }
+  /// Receives of this rank that have been posted, and that nothing has come for.
+  static std::size_t wanted_receives(Group& g) {
+    std::lock_guard lock(g.mailbox_.mutex_);
+    if (!g.mailbox_.messages_) return 0;
+    std::lock_guard inner(g.mailbox_.messages_->mutex_);
+    return g.mailbox_.messages_->wanted_.size();
+  }
   /// From now on this rank of the group selects by `rows`, which precede the built-in rows.
   static Status select_by(Group& g, std::string_view rows) {
     Rules rules = built_in_rules();

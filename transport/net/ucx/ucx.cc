@@ -2,7 +2,7 @@
 //
 // Chunks are sent as eager active messages in one segment each: over TCP, the rendezvous that UCX would
 // choose costs a round trip per chunk and was slower at every size, in spite of the copy that eager
-// receipt adds.
+// receipt adds. Chunks in memory of a device go by rendezvous: only UCX can read and write that memory.
 #include "transport/net/ucx/ucx.h"
 
 #include <fmt/format.h>
@@ -12,8 +12,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string_view>
 #include <thread>
 
+#include "kernels/device/gpu.h"
+#include "runtime/core/log.h"
 #include "transport/net/ucx/ucx_fabric.h"
 
 namespace ouro::transport {
@@ -27,7 +30,39 @@ constexpr int kBurst = 64;         // successive calls of progress by the own th
 constexpr auto kFarewell = 200ms;  // time for endpoints to close, at the end
 constexpr auto kRecall = 500ms;    // time for a send to finish with memory that its owner wants back
 
+bool emulated() { return std::string_view(gpu::gpu().name()) == "fake"; }
+
 }  // namespace
+
+Status hands_over(const DeviceQuery& q) {
+  if (q.wanted == HandsOver::never) return unsupported("OURO_GPU_DIRECT=off");
+  if (!q.device) return unsupported("this rank has no GPU");
+  if (q.emulated) return {};
+  if (!q.cuda) return unsupported("UCX says that it takes no memory of CUDA");
+  if (!q.flush.ok()) return unsupported(q.flush.failure()->text);
+  if (!q.rdma && q.wanted != HandsOver::always)
+    return unsupported("UCX has no RDMA here, and would copy memory of the GPU through the host");
+  return {};
+}
+
+class Ucx::OnDevice {
+ public:
+  /// Changes nothing if `needed` is false, or the device is emulated.
+  OnDevice(const Ucx& u, bool needed) {
+    if (!needed || u.takes_ != Takes::cuda) return;
+    const auto current = gpu::gpu().current_device();
+    if (!current.ok() || *current == u.options_.device) return;
+    if (gpu::gpu().set_current_device(u.options_.device).ok()) former_ = *current;
+  }
+  ~OnDevice() {
+    if (former_ >= 0) (void)gpu::gpu().set_current_device(former_).ok();
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int former_ = -1;
+};
 
 Ucx::Ucx(Options options)
     : options_(std::move(options)),
@@ -54,11 +89,50 @@ Status Ucx::open() {
     return static_cast<Ucx*>(self)->take(header, header_bytes, data, bytes,
                                          (p->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
   };
-  OURO_TRY(ucx_.open(options_.world, options_.devices, taken, this));
+  const bool cuda = options_.device >= 0 && options_.hands_over != HandsOver::never && !emulated();
+  OURO_TRY(ucx_.open(options_.world, options_.devices, cuda, taken, this));
+  OURO_TRY(ask_for_device());
   address_ = ucx_.address();
   if (address_.empty()) return {Reason::resource, "UCX gives this worker no address"};
+  address_.insert(address_.begin(), static_cast<std::uint8_t>(takes_));
   thread_ = Thread("ouro-progress", [this] { persist("the ucx fabric", [this] { watch(); }); });
   return {};
+}
+
+/// Asked once. Peers learn the answer with the address.
+Status Ucx::ask_for_device() {
+  DeviceQuery q{.wanted = options_.hands_over, .device = options_.device >= 0};
+  if (q.device && q.wanted != HandsOver::never) {
+    q.emulated = emulated() && (!options_.takes || options_.takes());
+    q.rdma = ucx_.rdma();
+    q.cuda = options_.takes ? options_.takes() : ucx_.takes_cuda();
+    if (!q.emulated && q.cuda) q.flush = gpu::gpu().flush_arrivals(options_.device);
+  }
+  ability_ = hands_over(q);
+  if (ability_.ok()) {
+    takes_ = q.emulated ? Takes::emulated : Takes::cuda;
+    OURO_INFO(NET, "memory of GPU {} is handed to UCX{}", options_.device,
+              q.emulated ? " (an emulated device: memory of the host)"
+              : q.rdma   ? ", by RDMA"
+                         : "");
+    return {};
+  }
+  if (q.wanted == HandsOver::always)
+    return unsupported(fmt::format("OURO_GPU_DIRECT=on: {}; expected auto or off", ability_.failure()->text));
+  if (q.device)
+    OURO_INFO(NET, "memory of GPU {} goes through the host: {}", options_.device, ability_.failure()->text);
+  return {};
+}
+
+bool Ucx::takes_device(int peer) {
+  std::lock_guard lock(exchange_.lock());
+  return peers_[static_cast<std::size_t>(peer)].takes_device;
+}
+
+/// Drives UCX, which may use the device for transfers under way.
+bool Ucx::advance() {
+  const OnDevice scope(*this, on_device_ > 0);
+  return ucx_.progress();
 }
 
 Ucx::~Ucx() {
@@ -76,7 +150,7 @@ Ucx::~Ucx() {
     }
     const auto end = Clock::now() + kFarewell;
     do {
-      while (ucx_.progress() && Clock::now() < end) continue;
+      while (advance() && Clock::now() < end) continue;
       bury();
     } while (!closing_.empty() && Clock::now() < end);
     // The worker must not be destroyed while requests of it are held, finished or not.
@@ -91,7 +165,7 @@ void Ucx::moved(int peer, const NetLink::Move& m) {
   const auto reads = [&](const auto& s) { return s->under_way && s->out.payload == m.from; };
   const auto pending = [&] { return std::any_of(sends_.begin(), sends_.end(), reads); };
   const auto patience = Clock::now() + kRecall;
-  while (pending() && Clock::now() < patience) ucx_.progress();
+  while (pending() && Clock::now() < patience) advance();
   if (!pending()) return;
   Peer& p = peers_[static_cast<std::size_t>(peer)];
   break_with(p, Status(Failure{.reason = Reason::peer_unresponsive,
@@ -100,7 +174,7 @@ void Ucx::moved(int peer, const NetLink::Move& m) {
                                .detector = "ucx"}));
   bury();
   const auto end = Clock::now() + kFarewell;
-  while (pending() && Clock::now() < end) ucx_.progress();
+  while (pending() && Clock::now() < end) advance();
 }
 
 void Ucx::cut() {
@@ -112,7 +186,7 @@ void Ucx::progress() {
   std::unique_lock lock(exchange_.lock(), std::try_to_lock);
   if (!lock || cut_) return;
   drives_.fetch_add(1, std::memory_order_relaxed);
-  ucx_.progress();
+  advance();
   push_all();
   bury();
 }
@@ -171,7 +245,14 @@ void Ucx::send(Peer& p, Send* s) {
   h.from = static_cast<std::uint32_t>(options_.rank);  // an active message does not identify its sender
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = h.bytes <= UcxWorker::kEager ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  const bool device = s->out.device != nullptr;
+  param.flags = h.bytes <= UcxWorker::kEager && !device ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  if (device) {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param.memory_type = takes_ == Takes::cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+    ++on_device_;
+    device_sent_ += h.bytes;
+  }
   param.user_data = s;
   param.cb.send = [](void* request, ucs_status_t, void* user) {  // the endpoint reports errors
     Send* const done = static_cast<Send*>(user);
@@ -181,10 +262,12 @@ void Ucx::send(Peer& p, Send* s) {
   s->peer = p.rank;
   s->under_way = true;
   const std::byte* payload = s->out.payload;
-  if (p.resumed && h.bytes > 0) {  // its owner may get it back, and free it, before this send has finished
+  if (p.resumed && h.bytes > 0 &&
+      !device) {  // its owner may get it back, and free it, before this send has finished
     s->copy.assign(payload, payload + h.bytes);
     payload = s->copy.data();
   }
+  const OnDevice scope(*this, device);
   void* const request =
       ucx_->ucp_am_send_nbx(p.endpoint, UcxWorker::kFrame, &h, sizeof h, payload, h.bytes, &param);
   if (UCS_PTR_IS_PTR(request)) return;
@@ -195,6 +278,8 @@ void Ucx::send(Peer& p, Send* s) {
 void Ucx::sent(Send* s) {
   s->under_way = false;
   s->out.keep.reset();
+  if (s->out.device) --on_device_;
+  s->out.device.reset();
   idle_.push_back(s);
 }
 
@@ -239,19 +324,29 @@ bool Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* des
   Receive& r = receives_.front();
   r.self = receives_.begin();
   ucp_request_param_t param{};
+  const bool device = r.place.device != nullptr;
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.user_data = &r;
+  if (device) {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param.memory_type = takes_ == Takes::cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+    ++on_device_;
+  }
   param.cb.recv_am = [](void* request, ucs_status_t how, std::size_t, void* user) {
     Receive& done = *static_cast<Receive*>(user);
     Ucx& fabric = *done.fabric;
     fabric.ucx_->ucp_request_free(request);
+    if (done.place.device) --fabric.on_device_;
     if (how != UCS_OK) return fabric.exchange_.abandon(done.peer, done.header);
+    if (done.place.device) fabric.device_received_ += done.header.bytes;
     fabric.exchange_.received(done.peer, done.header, done.place);
     fabric.receives_.erase(done.self);
   };
+  const OnDevice scope(*this, device);
   void* const request = ucx_->ucp_am_recv_data_nbx(ucx_, descriptor, r.place.to, h.bytes, &param);
   if (UCS_PTR_IS_PTR(request)) return true;
+  if (device) --on_device_;
   exchange_.abandon(peer, h);
   receives_.erase(r.self);  // nothing can arrive for it
   return false;
@@ -268,7 +363,7 @@ void Ucx::watch() {
     bool armed = false;
     if (!aside) {
       std::lock_guard lock(exchange_.lock());
-      for (int i = 0; i < kBurst && ucx_.progress(); ++i) continue;
+      for (int i = 0; i < kBurst && advance(); ++i) continue;
       push_all();
       bury();
       armed = ucx_.arm();

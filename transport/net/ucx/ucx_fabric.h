@@ -20,6 +20,7 @@ class Ucx final : public UcxFabric {
   ~Ucx() override;
   Status open();
 
+  /// A byte that says which memory of devices this rank takes, and UCX's address.
   std::span<const std::uint8_t> address() const override { return address_; }
   void connect(int peer, std::span<const std::uint8_t> address) override;
   Exchange& exchange() override { return exchange_; }
@@ -29,12 +30,17 @@ class Ucx final : public UcxFabric {
   void moved(int peer, const NetLink::Move&) override;
   void drop(int peer) override;
   void cut() override;
+  bool takes_device(int peer) override;
+  const Status& device_ability() const override { return ability_; }
+  std::uint64_t device_bytes_sent() const override { return device_sent_; }
+  std::uint64_t device_bytes_received() const override { return device_received_; }
 
  private:
   struct Peer {
     Ucx* fabric = nullptr;
     int rank = -1;
     std::vector<std::uint8_t> address;
+    bool takes_device = false;  // both ends do, and the same kind
     ucp_ep_h endpoint = nullptr;
     bool dropped = false, reported = false;
     Status broken;  // why no data moves any more
@@ -67,7 +73,14 @@ class Ucx final : public UcxFabric {
     std::list<Receive>::iterator self;
   };
 
+  /// What a rank says of its device, before its address.
+  enum class Takes : std::uint8_t { none, emulated, cuda };
+  /// While one lives, the device is current in the calling thread, for calls in which UCX may use it.
+  class OnDevice;
+
+  Status ask_for_device();
   // All of these require the exchange's lock.
+  bool advance();
   void push(Peer&);
   void push_all();
   bool connected(Peer&);
@@ -87,6 +100,9 @@ class Ucx final : public UcxFabric {
   const Options options_;
   Exchange exchange_;
   std::vector<std::uint8_t> address_;
+  Takes takes_ = Takes::none;
+  Status ability_;
+  std::atomic<std::uint64_t> device_sent_{0}, device_received_{0};
 
   // Protected by the exchange's lock:
   std::vector<Peer> peers_;                   // by rank
@@ -94,6 +110,7 @@ class Ucx final : public UcxFabric {
   std::vector<Send*> idle_;                   // those that are not in flight
   std::list<Receive> receives_;
   std::vector<void*> closing_;
+  int on_device_ = 0;  // transfers from or to memory of a device that have not ended
   bool any_broken_ = false;
   std::atomic<bool> cut_{false};  // written under the lock
   UcxWorker ucx_;                 // declared after what its callbacks use, so that it is destroyed first

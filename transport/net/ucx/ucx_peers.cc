@@ -20,7 +20,13 @@ constexpr auto kAgain = 1s;
 void Ucx::connect(int peer, std::span<const std::uint8_t> address) {
   {
     std::lock_guard lock(exchange_.lock());
-    peers_[static_cast<std::size_t>(peer)].address.assign(address.begin(), address.end());
+    if (address.empty()) return;
+    Peer& p = peers_[static_cast<std::size_t>(peer)];
+    p.takes_device = takes_ != Takes::none && address.front() == static_cast<std::uint8_t>(takes_);
+    if (takes_ != Takes::none && !p.takes_device)
+      OURO_INFO(NET, "GPU memory for rank {} goes through the host: it hands none to UCX, or another kind",
+                peer);
+    p.address.assign(address.begin() + 1, address.end());
   }
   kick(peer);
 }

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "runtime/core/log.h"
 #include "runtime/core/thread.h"
@@ -95,22 +96,45 @@ Status UcxWorker::make_context(int world, const std::string& transports, const s
   return s;
 }
 
-Status UcxWorker::open(int world, const std::string& devices, ucp_am_recv_callback_t take, void* arg) {
+bool UcxWorker::takes_cuda() const {
+  ucp_context_attr_t attributes{};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  return ucx_->ucp_context_query(context_, &attributes) == UCS_OK &&
+         (attributes.memory_types & (std::uint64_t{1} << UCS_MEMORY_TYPE_CUDA)) != 0;
+}
+
+/// A context with transports of CUDA alone would be made, too, where no interface can be used: so the one
+/// without them is made first.
+void UcxWorker::add_cuda(int world, const std::string& transports, const std::string& devices) {
+  const ucp_context_h plain = std::exchange(context_, nullptr);
+  const Status made = make_context(world, transports + ",cuda_copy,gdr_copy", devices);
+  if (made.ok() && takes_cuda()) return ucx_->ucp_cleanup(plain);
+  if (context_) ucx_->ucp_cleanup(context_);
+  context_ = plain;
+}
+
+Status UcxWorker::open(int world, const std::string& devices, bool cuda, ucp_am_recv_callback_t take,
+                       void* arg) {
   const SignalsBlocked ours;  // UCX starts a thread of its own
   auto api = UcxApi::load();
   if (!api.ok()) return api.status();
   ucx_ = *api;
   const std::vector<std::string> rdma = rdma_devices(devices);
   Status made{Reason::resource, "no RDMA"};
+  std::string transports = "tcp", on = devices;
   if (!rdma.empty()) {
-    made = make_context(world, "rc,ud,tcp", fmt::format("{},{}", devices, fmt::join(rdma, ",")));
+    const std::string both = fmt::format("{},{}", devices, fmt::join(rdma, ","));
+    made = make_context(world, "rc,ud,tcp", both);
+    rdma_ = made.ok();
+    if (rdma_) transports = "rc,ud,tcp", on = both;
     if (made.ok())
       OURO_INFO(NET, "RDMA by {}", fmt::join(rdma, ", "));
     else
       OURO_WARN("interface {} has RDMA by {}, and UCX cannot use it: {}; going by TCP", devices,
                 fmt::join(rdma, ", "), made.failure()->text);
   }
-  if (!made.ok()) OURO_TRY(make_context(world, "tcp", devices));
+  if (!made.ok()) OURO_TRY(make_context(world, transports, on));
+  if (cuda) add_cuda(world, transports, on);
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // serialised by the exchange's lock

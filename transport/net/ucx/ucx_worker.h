@@ -26,9 +26,13 @@ class UcxWorker {
   /// its connections have been made anew.
   void abandon() { worker_ = nullptr, context_ = nullptr; }
 
-  /// `take` is called with `arg` and each message. Uses RDMA if the interface `devices` has it, else TCP.
-  /// Errors: unsupported, resource.
-  Status open(int world, const std::string& devices, ucp_am_recv_callback_t take, void* arg);
+  /// `take` is called with `arg` and each message. Uses RDMA if the interface `devices` has it, else TCP;
+  /// with UCX's transports for memory of CUDA as well, if `cuda` and it has them. Errors: unsupported,
+  /// resource.
+  Status open(int world, const std::string& devices, bool cuda, ucp_am_recv_callback_t take, void* arg);
+  bool rdma() const { return rdma_; }
+  /// Whether UCX says that it takes memory of CUDA.
+  bool takes_cuda() const;
   const UcxApi* operator->() const { return ucx_; }
   operator ucp_worker_h() const { return worker_; }
   std::string what(ucs_status_t s) const { return ucx_->ucs_status_string(s); }
@@ -42,12 +46,15 @@ class UcxWorker {
  private:
   Status failed(const char* call, ucs_status_t) const;
   Status make_context(int world, const std::string& transports, const std::string& devices);
+  /// Replaces the context by one that also has transports for memory of CUDA, if that can be made.
+  void add_cuda(int world, const std::string& transports, const std::string& devices);
   Status configure(ucp_config_t*, const std::string& transports, const std::string& devices) const;
 
   const UcxApi* ucx_ = nullptr;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   int events_ = -1;
+  bool rdma_ = false;
 };
 
 }  // namespace ouro::transport
