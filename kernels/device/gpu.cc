@@ -104,6 +104,7 @@ Result<Multicast> Gpu::multicast_import(int, const Fd&, std::size_t) { return no
 Status Gpu::multicast_join(const Multicast&) { return no_multicast(); }
 Status Gpu::multicast_bind(Multicast*, const Region&) { return no_multicast(); }
 Status Gpu::free_multicast(const Multicast&) { return no_multicast(); }
+Result<std::shared_ptr<void>> Gpu::scope(int) { return std::shared_ptr<void>(); }
 Status Gpu::flush_arrivals(int) {
   return unsupported("this GPU, or its driver, does not say when what a network has written is seen");
 }

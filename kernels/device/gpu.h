@@ -203,6 +203,11 @@ class Gpu {
   /// What a network adapter has written to memory of the device by now is seen by all work that the device is
   /// let go on to later. Errors: unsupported (this device or driver cannot promise it).
   virtual Status flush_arrivals(int device);
+  /// For calls of other libraries into the driver: until the owner that is returned goes, on the same thread,
+  /// the device is current there, and what the thread does is no part of a capture elsewhere. Like all calls
+  /// it makes no context on the device that was current before. Errors: those of a device that cannot be
+  /// used.
+  virtual Result<std::shared_ptr<void>> scope(int device);
 
   // Streams and events. Priority: low_priority..high_priority. Streams made here never wait for the legacy
   // stream.

@@ -125,10 +125,13 @@ Result<std::shared_ptr<transport::GpuBlock>> DeviceMemory::make_block(std::size_
 }
 
 Result<DeviceMemory::OwnBlock> DeviceMemory::own_block(std::uint64_t key, std::size_t bytes) {
+  // Without the lock, which the watch thread needs to serve others.
+  look_at_gpu();
+  transport::finish_releasing();
   std::lock_guard lock(blocks_mutex_);
   OwnBlock& known = blocks_[key];
   if (!known.block) {
-    auto made = make_block(bytes);
+    auto made = transport::GpuBlock::create(device_, bytes);
     if (!made.ok()) {
       blocks_.erase(key);
       return made.status();
@@ -211,11 +214,11 @@ void DeviceMemory::retire_what_ended(int r, Imported& from) {
   const ControlPage& page = members_.page(r);
   const std::uint64_t freed = page.gpu_freed.get(), seen = from.freed_seen;
   if (freed == seen) return;
-  for (std::uint64_t k = seen; k != freed && freed - seen <= kGone; ++k)
+  for (std::uint64_t k = seen; k != freed && freed - seen < kGone; ++k)
     from.exports.retire(page.gpu_gone[k % kGone].get());
-  // If the reader was overtaken, or is further behind than the list is long, it does not know which were
-  // freed: it retires all, and maps again what is still needed.
-  if (page.gpu_freed.get() - seen > kGone) {
+  // If the reader was overtaken, or is so far behind that the list may be overwritten where it reads, it does
+  // not know which were freed: it retires all, and maps again what is still needed.
+  if (page.gpu_freed.get() - seen >= kGone) {
     from.exports.retire_all(false);
     from.overtaken = true;
   }
@@ -270,6 +273,8 @@ bool DeviceMemory::maps(int r, std::uint64_t id) {
 }
 
 void DeviceMemory::let_owners_go() {
+  // The watch thread comes here, too, so nobody may wait for the driver under the lock.
+  const transport::NeverReleases later;
   std::lock_guard keepers(keepers_mutex_);
   for (const auto& let_go : keepers_) let_go();
 }

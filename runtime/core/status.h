@@ -79,12 +79,15 @@ class [[nodiscard]] Status {
   /// A failure without a culprit.
   Status(Reason reason, std::string text) : Status(Failure{.reason = reason, .text = std::move(text)}) {}
 
+  /// @{
+  /// Copies share the failure.
   Status(const Status& other) noexcept : shared_(other.shared_) { share(); }
   Status(Status&& other) noexcept : shared_(std::exchange(other.shared_, nullptr)) {}
   Status& operator=(Status other) noexcept {
     std::swap(shared_, other.shared_);
     return *this;
   }
+  /// @}
   ~Status() {
     if (shared_ != nullptr) [[unlikely]]
       drop(shared_);

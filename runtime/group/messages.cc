@@ -351,6 +351,7 @@ bool Messages::withdraw(Message& m) {
         else
           arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), i.got});
       } catch (const std::exception&) {
+        if (m.receipt) links_->recall_inbound(i.envelope.source);  // its memory goes with the message
         i.lost = true;
         break;
       }

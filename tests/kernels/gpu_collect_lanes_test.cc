@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/gpu/collect_body.h"
+#include "tests/kernels/gpu_gather_cases.h"
 #include "tests/kernels/gpu_hop_cases.h"
 #include "tests/kernels/lanes.h"
 
@@ -25,7 +26,8 @@ const std::map<std::string, Body>& bodies() {
     std::map<std::string, Body> m = {{"fused_move", entry<FusedArgs, collect::fused_move<LaneBlock>>},
                                      {"fused_generic", entry<FusedArgs, collect::fused_generic<LaneBlock>>},
                                      {"hop_move", entry<HopArgs, collect::hop_move<LaneBlock>>},
-                                     {"hop_generic", entry<HopArgs, collect::hop_generic<LaneBlock>>}};
+                                     {"hop_generic", entry<HopArgs, collect::hop_generic<LaneBlock>>},
+                                     {"gather_runs", entry<GatherArgs, collect::gather_runs<LaneBlock>>}};
 #define OURO_X(t, op)                                                                    \
   {                                                                                      \
     using R = arith::ReductionFor<DType::t, OpKind::op>;                                 \
@@ -85,6 +87,7 @@ TEST_F(GpuCollectLanes, UnevenAllToAll) { every_uneven_pair(runner); }
 TEST_F(GpuCollectLanes, ManyRanksAndMissingOutputs) { many_ranks(runner); }
 TEST_F(GpuCollectLanes, LargeCounts) { large_counts(runner, 20011); }
 TEST_F(GpuCollectLanes, Hops) { every_hop(runner); }
+TEST_F(GpuCollectLanes, PartsOfAMessage) { every_gather(runner); }
 
 /// Every kernel is tested with lanes.
 TEST_F(GpuCollectLanes, EveryKernelHasABody) {

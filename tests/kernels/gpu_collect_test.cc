@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "tests/kernels/gpu_collect_cases.h"
+#include "tests/kernels/gpu_gather_cases.h"
 #include "tests/kernels/gpu_hop_cases.h"
 
 namespace ouro::gpu {
@@ -53,6 +54,7 @@ TEST_F(GpuCollect, UnevenAllToAll) { every_uneven_pair(runner); }
 TEST_F(GpuCollect, ManyRanksAndMissingOutputs) { many_ranks(runner); }
 TEST_F(GpuCollect, LargeCounts) { large_counts(runner, 20011); }
 TEST_F(GpuCollect, Hops) { every_hop(runner); }
+TEST_F(GpuCollect, PartsOfAMessage) { every_gather(runner); }
 TEST_F(GpuCollect, HopWeights) { weighted_hops(runner); }
 
 TEST_F(GpuCollect, NothingToLaunch) {

@@ -30,7 +30,8 @@ struct Process {
   std::atomic<bool> any{false};  // waits
   // For a Releaser.
   std::condition_variable wanted;
-  bool asked = false, graphs = false;
+  int asked = 0;  // by threads that wait
+  bool graphs = false;
   std::mutex making;  // taken before `mutex`
   std::weak_ptr<Releaser> releaser;
 };
@@ -105,10 +106,10 @@ void release_soon(std::chrono::milliseconds at_most) noexcept {
   Process& p = process();
   std::unique_lock lock(p.mutex);
   if (!p.waiting && !p.releasing) return;
-  p.asked = true;
+  ++p.asked;
   p.wanted.notify_all();
   p.changed.wait_for(lock, at_most, [&] { return p.on_device > 0 || (!p.waiting && !p.releasing); });
-  p.asked = false;
+  --p.asked;
 }
 
 void graphs_exist() noexcept {
@@ -138,7 +139,7 @@ class Releaser::Loop {
     Process& p = process_;
     std::unique_lock lock(p.mutex);
     while (!stop_) {
-      if (p.waiting && p.on_device == 0 && !p.releasing && (p.asked || !p.graphs)) {
+      if (p.waiting && p.on_device == 0 && !p.releasing && (p.asked > 0 || !p.graphs)) {
         release(p, lock);
       } else {
         p.wanted.wait(lock);

@@ -80,7 +80,7 @@ class NetLink {
   void abandon(std::uint64_t index);
 
   /// Posts a receive for the next message, in place of slots. Precondition: !elsewhere().
-  void post(const PostedReceive& where) { posted_ = where; }
+  void post(const PostedReceive& where) { posted_ = where, let_go(); }
   /// Whether a chunk that has not been given back is, or is being received, in posted memory instead
   /// of its slot. There is none once all of a message has been taken, unless a peer sends more than it
   /// has announced.

@@ -92,6 +92,17 @@ class Cuda final : public CudaMemory {
     return *known;
   }
 
+  Result<std::shared_ptr<void>> scope(int device) override {
+    struct Both {
+      explicit Both(int device) : scope(device) {}
+      Scope scope;
+      Relaxed relaxed;
+    };
+    auto both = std::make_shared<Both>(device);
+    OURO_TRY(both->scope.status());
+    return std::shared_ptr<void>(std::move(both));
+  }
+
   Status flush_arrivals(int device) override {
     OURO_ON(device);
     int ordering = 0, options = 0;

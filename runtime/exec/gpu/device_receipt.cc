@@ -3,13 +3,46 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "kernels/gpu/collect.h"
+#include "runtime/core/per_process.h"
+#include "runtime/core/wait.h"
 #include "runtime/stream/gpu_stream.h"
 
 namespace ouro::rt {
+namespace {
+
+/// What copies from a device to the host need. Made with the first receipt, as making it may wait for the
+/// work of the process.
+struct Bounce {
+  static constexpr std::size_t kBytes = 1 << 20;
+  std::shared_ptr<void> memory;
+  gpu::Stream stream;
+  Status open(int device) {
+    if (memory) return {};
+    OURO_ASSIGN(stream, gpu::gpu().create_stream(device, 0));
+    auto pinned = take_pinned(kBytes);
+    if (pinned.ok())
+      memory = std::move(*pinned);
+    else
+      (void)gpu::gpu().destroy_stream(stream).ok();
+    return pinned.status();
+  }
+};
+struct Bounces {
+  std::mutex mutex;
+  std::map<int, Bounce> of;  // by device
+};
+constinit PerProcess<Bounces> g_bounces;
+
+}  // namespace
 
 Result<std::shared_ptr<DeviceReceipt>> DeviceReceipt::make(int device, std::size_t bytes, std::size_t chunk) {
   std::shared_ptr<DeviceReceipt> r(new DeviceReceipt);
@@ -20,6 +53,10 @@ Result<std::shared_ptr<DeviceReceipt>> DeviceReceipt::make(int device, std::size
   OURO_ASSIGN(r->pinned_, take_pinned(bytes));
   OURO_ASSIGN(r->list_, take_pinned(sizeof(std::uint64_t) + r->most_runs_ * sizeof(gpu::Run)));
   *static_cast<std::uint64_t*>(r->list_.get()) = 0;
+  {
+    std::lock_guard lock(g_bounces->mutex);
+    OURO_TRY(g_bounces->of[device].open(device));
+  }
   r->on_host_ = static_cast<std::byte*>(r->pinned_.get());
   return r;
 }
@@ -72,13 +109,32 @@ Status DeviceReceipt::enqueue(std::byte* to, const gpu::Stream& stream) const {
   return gpu::gpu().launch(*launch.kernel, launch.shape, &args, stream);
 }
 
+/// Nothing waits for work of another stream that can itself wait for this thread, so this looks at the copy,
+/// for a bounded time. What a copy that is late has is left to it.
 Status copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes) {
+  constexpr auto kPatience = std::chrono::seconds(2);
   OURO_ASSIGN(const gpu::PointerInfo info, gpu::gpu().pointer(from));
-  OURO_ASSIGN(const gpu::Stream stream, gpu::gpu().create_stream(info.device, 0));
-  Status copied = gpu::gpu().copy(to, from, bytes, stream);
-  const Status ended = gpu::gpu().synchronize(stream);
-  (void)gpu::gpu().destroy_stream(stream).ok();
-  return copied.ok() ? ended : copied;
+  OURO_TRY(gpu::gpu().flush_arrivals(info.device));
+  std::lock_guard lock(g_bounces->mutex);
+  Bounce& bounce = g_bounces->of[info.device];
+  for (std::size_t done = 0, some = 0; done < bytes; done += some) {
+    some = std::min(bytes - done, Bounce::kBytes);
+    OURO_TRY(bounce.open(info.device));
+    OURO_TRY(gpu::gpu().copy(bounce.memory.get(), from + done, some, bounce.stream));
+    for (const auto end = Clock::now() + kPatience;; std::this_thread::yield()) {
+      OURO_ASSIGN(const bool ended, gpu::gpu().query(bounce.stream));
+      if (ended) break;
+      if (Clock::now() < end) continue;
+      (void)new Bounce(std::exchange(bounce, {}));
+      return {
+          Reason::device,
+          "data that had come for a receive on a device could not be copied to the host within 2 s: the copy "
+          "lies "
+          "behind a stream that waits, in a hardware queue that they share (CUDA_DEVICE_MAX_CONNECTIONS)"};
+    }
+    std::memcpy(to + done, bounce.memory.get(), some);
+  }
+  return {};
 }
 
 }  // namespace ouro::rt

@@ -51,7 +51,8 @@ class DeviceReceipt {
   std::shared_ptr<const DeviceReceipt> other_;
 };
 
-/// Copies from memory of a device to the host, and waits for it. Errors: those of Gpu::copy.
+/// Copies from memory of a device, that a network may have written, to the host. Returns when that has ended,
+/// or after 2 s: device, where the copy lies behind a stream that waits. Other errors: those of Gpu::copy.
 Status copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes);
 
 }  // namespace ouro::rt

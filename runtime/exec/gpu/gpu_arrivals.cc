@@ -25,11 +25,28 @@ bool pairs_are_told(const Operation& op, int n) {
 struct Spare {
   std::mutex mutex;
   std::map<int, std::weak_ptr<GpuStream>> streams;  // by device
+  /// Of groups that have gone while a pass was in their second stream: what that pass writes to.
+  struct Left {
+    std::shared_ptr<GpuStream> stream;
+    std::vector<std::shared_ptr<void>> memory;
+  };
+  std::vector<Left> left;
 };
+/// An error means that the device is lost: nothing runs there any more.
+bool idle(const GpuStream& stream) {
+  const auto ended = gpu::gpu().query(stream.get());
+  return !ended.ok() || *ended;
+}
 constinit PerProcess<Spare> g_spare;
 Result<std::shared_ptr<GpuStream>> spare_stream(int device) {
   Spare& spare = *g_spare;
+  std::vector<Spare::Left> gone;  // goes without the lock
   std::lock_guard lock(spare.mutex);
+  for (auto it = spare.left.begin(); it != spare.left.end();)
+    if (idle(*it->stream))
+      gone.push_back(std::move(*it)), it = spare.left.erase(it);
+    else
+      ++it;
   auto stream = spare.streams[device].lock();
   if (!stream) {
     OURO_ASSIGN(stream, GpuStream::create(device, 0));
@@ -40,20 +57,23 @@ Result<std::shared_ptr<GpuStream>> spare_stream(int device) {
 std::uint64_t block_key(const GpuTeam& team, int owner) {
   return team.key ^ (kStopOf + static_cast<std::uint64_t>(owner));
 }
-/// The block of `owner`'s device memory, as this rank sees it.
-Result<std::byte*> block(GpuTeam& team, int owner) {
+/// The block of `owner`'s device memory, as this rank sees it. It stays until the group has ended.
+Result<DeviceMemory::BlockAt> block(GpuTeam& team, int owner) {
   const std::size_t bytes = kStopBytes + (team.device_words ? GpuWords::word_bytes(team.size) : 0);
-  OURO_ASSIGN(const auto at,
-              team.context.device_memory().block(team.world_rank(owner), block_key(team, owner), bytes));
-  team.retire(at.keep);  // the owner may leave first
-  return at.data;
+  auto at = team.context.device_memory().block(team.world_rank(owner), block_key(team, owner), bytes);
+  if (at.ok()) team.retire(at->keep);  // the owner may leave first
+  return at;
 }
 }  // namespace
 
 GpuArrivals::~GpuArrivals() {
-  if (!words_) return;
-  if (team_.rank == 0) team_.context.host_memory().drop_segment(team_.key ^ kWordsOf);
-  team_.context.device_memory().drop_block(block_key(team_, team_.rank));
+  if (setter_ && !idle(*setter_->second)) {  // its other stream is this rank's own, which waits as it goes
+    Spare& spare = *g_spare;
+    std::lock_guard lock(spare.mutex);
+    spare.left.push_back({setter_->second, std::move(setter_->memory)});
+  }
+  if (words_ && team_.rank == 0) team_.context.host_memory().drop_segment(team_.key ^ kWordsOf);
+  team_.context.device_memory().drop_block(block_key(team_, team_.rank));  // others may have asked for it
 }
 
 Status GpuArrivals::open() {
@@ -71,7 +91,8 @@ Status GpuArrivals::open() {
   if (!stream.ok()) return stream.status();
   std::lock_guard lock(mutex_);
   stop_stream_ = std::move(*stream);
-  stop_word_ = reinterpret_cast<std::uint32_t*>(*stop);
+  stop_word_ = reinterpret_cast<std::uint32_t*>(stop->data);
+  stop_memory_ = std::move(stop->keep);
   words_ = std::move(*words);
   return {};
 }
@@ -85,13 +106,15 @@ Status GpuArrivals::open_words() {
   }
   std::vector<std::byte*> blocks(static_cast<std::size_t>(team_.size),
                                  reinterpret_cast<std::byte*>(stop_word_) + kStopBytes);
-  for (int r = 1; r < team_.size && !team_.one_gpu; ++r) {
-    if (team_.here(r) && team_.record(r).device != team_.device)
-      OURO_TRY(gpu::gpu().enable_peer(team_.device, team_.record(r).device));
-    OURO_ASSIGN(std::byte* const at, block(team_, r));
-    blocks[static_cast<std::size_t>(r)] = at + kStopBytes;
-  }
   auto setter = std::make_shared<Setter>();
+  setter->memory.push_back(stop_memory_);
+  // The devices that map each other can access such a block from its beginning on: no call of the driver
+  // opens it.
+  for (int r = 1; r < team_.size && !team_.one_gpu; ++r) {
+    OURO_ASSIGN(const auto at, block(team_, r));
+    blocks[static_cast<std::size_t>(r)] = at.data + kStopBytes;
+    setter->memory.push_back(at.keep);
+  }
   setter->first = stop_stream_;
   OURO_ASSIGN(setter->second, spare_stream(team_.device));
   words_->put_on_devices(std::move(blocks), !team_.one_gpu);
@@ -213,27 +236,23 @@ void GpuArrivals::set_all(std::uint32_t value) {
     words = words_, setter = setter_;
   }
   if (setter)
-    set_on_device(*setter, value, number);
+    set_on_device(*setter, number);
   else if (words && !team_.device_words)
     words->set_all(value, number);
 }
 
 /// A pass has an end before the next one begins, so it neither fills the stream nor hides a value from
-/// streams that have not looked yet.
-void GpuArrivals::set_on_device(Setter& s, std::uint32_t value, std::uint32_t number) const {
+/// streams that have not looked yet. So the value alternates with the passes, not with the calls.
+void GpuArrivals::set_on_device(Setter& s, std::uint32_t number) const {
   using namespace std::chrono_literals;
   constexpr auto kLate = 5ms;  // a pass takes microseconds
   std::lock_guard lock(s.mutex);
-  const auto idle = [](const GpuStream& stream) {
-    const auto ended = gpu::gpu().query(stream.get());
-    return ended.ok() && *ended;  // an error: the device is lost, and no stream waits
-  };
   const bool first = idle(*s.first);
   if (!first && (Clock::now() < s.began + kLate || !idle(*s.second))) return;
-  std::vector<gpu::MemOp>& writes = s.writes[value];
+  std::vector<gpu::MemOp>& writes = s.writes[s.value];
   for (std::size_t i = 1; i <= s.numbers; ++i) writes[i].value = number;
   if (first) s.began = Clock::now();
-  (void)gpu::gpu().enqueue(writes, (first ? s.first : s.second)->get()).ok();
+  if (gpu::gpu().enqueue(writes, (first ? s.first : s.second)->get()).ok()) s.value ^= 1;
 }
 
 }  // namespace ouro::rt

@@ -53,8 +53,9 @@ class GpuArrivals {
   bool poison();
   /// Tells kernels that have not begun to touch nothing; returns when the device has heard of it, or soon.
   void stop_kernels();
-  /// Each pass over the words ends at least one wait of every stream of this rank, whichever value it waits
-  /// for. Of words in device memory: each pass that begins, which none does until the one before has ended.
+  /// One pass over the words. Two passes, of both values, end at least one wait of every stream of this rank,
+  /// whichever value it waits for. If the words are in device memory, no pass begins until the one before has
+  /// ended, and passes alternate between the values by themselves.
   void set_all(std::uint32_t value);
 
  private:
@@ -66,12 +67,14 @@ class GpuArrivals {
   /// share.
   struct Setter {
     std::shared_ptr<GpuStream> first, second;
-    std::vector<gpu::MemOp> writes[2];  // by value: the stop word, words with numbers, the others
-    std::size_t numbers = 0;            // how many words with numbers
+    std::vector<gpu::MemOp> writes[2];          // by value: the stop word, words with numbers, the others
+    std::size_t numbers = 0;                    // how many words with numbers
+    std::vector<std::shared_ptr<void>> memory;  // in which the words are
     std::mutex mutex;
     Clock::time_point began = {};  // of the last pass on the first
+    std::uint32_t value = 1;       // of the next pass
   };
-  void set_on_device(Setter&, std::uint32_t value, std::uint32_t number) const;
+  void set_on_device(Setter&, std::uint32_t number) const;
 
   GpuTeam& team_;
   std::uint64_t ops_ = 0;  // that were announced
@@ -79,6 +82,7 @@ class GpuArrivals {
   std::mutex mutex_;  // while those below are being set
   std::shared_ptr<GpuWords> words_;
   std::uint32_t* stop_word_ = nullptr;
+  std::shared_ptr<void> stop_memory_;
   std::shared_ptr<GpuStream> stop_stream_;
   std::shared_ptr<Setter> setter_;  // null: words are pinned, or nothing waits for them yet
   bool has_words_ = false;

@@ -85,6 +85,7 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
   GpuTopology t;
   t.ranks = static_cast<int>(world.size());
   t.words = true;
+  bool one_process = true, processes_apart = true;
   std::uint32_t fewest = gpu::ResidentLayout::kMaxChannels;
   for (int r = 0; r < t.ranks; ++r) {
     const int w = world[static_cast<std::size_t>(r)];
@@ -102,6 +103,8 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
       const bool near = context.members().peer(w).node == context.members().peer(v).node;
       const bool same = near && a.uuid == b.uuid;
       t.one &= same;
+      const bool together = near && context.members().peer(w).pid == context.members().peer(v).pid;
+      one_process &= together, processes_apart &= !together || w == v;
       t.apart &= !same || w == v;
       t.concurrent &= !same || context.members().peer(w).pid == context.members().peer(v).pid;
       t.reach &= same || (near && std::find(a.reach, a.reach + reach, b.uuid) != a.reach + reach);
@@ -110,7 +113,9 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
     // One block a multiprocessor, whatever else they could hold, and half of them for others.
     fewest = std::min(fewest, a.multiprocessors / 2 / std::max(1u, share));
   }
-  t.words &= t.reach;
+  // A thread that maps the words of other processes may wait for the driver, and the driver for streams of
+  // the threads beside it, which have begun.
+  t.words &= t.reach && (one_process || processes_apart);
   t.channels = static_cast<int>(fewest);
   t.mates = mates_of(context, world);
   return t;

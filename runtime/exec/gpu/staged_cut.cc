@@ -36,7 +36,12 @@ StagedCut::StagedCut(const Operation& op, int rank, int size) {
   const std::size_t least = std::max(wanted, (total + most - 1) / most);
   each = (least + kLine - 1) / kLine * kLine;
   const std::size_t many = (total + each - 1) / each;
-  if (many >= kFewest) pieces = many;
+  if (many < kFewest) return;
+  // The first piece has all of each short block: slots for it may need more memory than the whole.
+  std::size_t first = 0, whole = 0;
+  for (const std::size_t length : lengths) first += std::min(each, length), whole += length;
+  if (kSlots * first > 2 * whole) return;
+  pieces = many;
 }
 
 }  // namespace ouro::rt

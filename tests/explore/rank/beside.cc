@@ -4,6 +4,7 @@
 #include "runtime/context/faults.h"
 #include "runtime/context/remarks.h"
 #include "runtime/core/log.h"
+#include "runtime/exec/gpu/device_receipt.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/network/control_lines.h"
 #include "runtime/network/remote_peers.h"
@@ -65,6 +66,11 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment
 }
 void GpuWords::set_all(std::uint32_t, std::uint32_t) const {}
 std::vector<gpu::MemOp> GpuWords::writes(int, std::uint32_t, std::uint32_t, std::size_t*) const { return {}; }
+// No message is on a device.
+void DeviceReceipt::arrived(std::size_t, std::size_t, bool) {}
+void DeviceReceipt::take_over(const std::shared_ptr<DeviceReceipt>&) {}
+Status DeviceReceipt::copy_to(std::byte*) const { return {}; }
+Status copy_to_host(std::byte*, const std::byte*, std::size_t) { return {}; }
 std::string_view RemotePeer::host() const { return {}; }
 
 }  // namespace ouro::rt

@@ -3,7 +3,9 @@
 #include "tests/runtime/failure/scarcity.h"
 
 #include <array>
+#include <string_view>
 
+#include "kernels/device/fake/fake_gpu.h"
 #include "kernels/device/gpu.h"
 #include "runtime/core/no_memory.h"
 #include "runtime/stream/gpu_stream.h"
@@ -348,6 +350,10 @@ TEST(NoThread, ForABatchOfTwoGroups) {
 /// that waits for the group's end does it.
 TEST(NoThread, ToEndTheWaitsOfStreams) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  // The host sets the words: a stream of an emulated device, which sets those in device memory, needs a
+  // thread.
+  if (std::string_view(gpu::gpu().name()) == "fake")
+    gpu::install(new gpu::FakeGpu({.device_words = false}));  // never destroyed, like other emulated devices
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   Context& c = contexts[0];

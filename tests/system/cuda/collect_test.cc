@@ -6,6 +6,7 @@
 
 #include "kernels/device/gpu.h"
 #include "tests/kernels/gpu_collect_cases.h"
+#include "tests/kernels/gpu_gather_cases.h"
 #include "tests/kernels/gpu_hop_cases.h"
 
 namespace ouro::gpu {
@@ -77,6 +78,7 @@ TEST_F(DeviceCollect, Uneven) {
 TEST_F(DeviceCollect, ManyRanksAndMissingOutputs) { many_ranks(runner()); }
 TEST_F(DeviceCollect, LargeCounts) { large_counts(runner(), 200003); }
 TEST_F(DeviceCollect, Hops) { every_hop(runner()); }
+TEST_F(DeviceCollect, PartsOfAMessage) { every_gather(runner()); }
 TEST_F(DeviceCollect, HopWeights) { weighted_hops(runner()); }
 
 TEST_F(DeviceCollect, KernelsLoadAndHotOnesDoNotSpill) {

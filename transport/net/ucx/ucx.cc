@@ -50,18 +50,13 @@ class Ucx::OnDevice {
   /// Changes nothing if `needed` is false, or the device is emulated.
   OnDevice(const Ucx& u, bool needed) {
     if (!needed || u.takes_ != Takes::cuda) return;
-    const auto current = gpu::gpu().current_device();
-    if (!current.ok() || *current == u.options_.device) return;
-    if (gpu::gpu().set_current_device(u.options_.device).ok()) former_ = *current;
-  }
-  ~OnDevice() {
-    if (former_ >= 0) (void)gpu::gpu().set_current_device(former_).ok();
+    if (auto scope = gpu::gpu().scope(u.options_.device); scope.ok()) scope_ = std::move(*scope);
   }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
 
  private:
-  int former_ = -1;
+  std::shared_ptr<void> scope_;
 };
 
 Ucx::Ucx(Options options)
@@ -89,7 +84,9 @@ Status Ucx::open() {
     return static_cast<Ucx*>(self)->take(header, header_bytes, data, bytes,
                                          (p->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
   };
-  const bool cuda = options_.device >= 0 && options_.hands_over != HandsOver::never && !emulated();
+  auto cuda = UcxWorker::Cuda::never;
+  if (options_.device >= 0 && !emulated() && options_.hands_over != HandsOver::never)
+    cuda = options_.hands_over == HandsOver::always ? UcxWorker::Cuda::always : UcxWorker::Cuda::beside_rdma;
   OURO_TRY(ucx_.open(options_.world, options_.devices, cuda, taken, this));
   OURO_TRY(ask_for_device());
   address_ = ucx_.address();
@@ -155,7 +152,13 @@ Ucx::~Ucx() {
     } while (!closing_.empty() && Clock::now() < end);
     // The worker must not be destroyed while requests of it are held, finished or not.
     for (void* request : closing_) ucx_->ucp_request_free(request);
-    if (std::any_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.anew; })) ucx_.abandon();
+    if (std::any_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.anew; })) {
+      ucx_.abandon();
+      // Peers may still write to, or read, the memory of devices that transfers of this worker have.
+      if (!receives_.empty()) (void)new std::list<Receive>(std::move(receives_));
+      for (std::unique_ptr<Send>& s : sends_)
+        if (s->under_way) (void)s.release();
+    }
   }
 }
 
@@ -247,9 +250,10 @@ void Ucx::send(Peer& p, Send* s) {
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   const bool device = s->out.device != nullptr;
   param.flags = h.bytes <= UcxWorker::kEager && !device ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  // Said of memory of the host, too: UCX would ask CUDA of each address.
+  param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.memory_type = device && takes_ == Takes::cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
   if (device) {
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param.memory_type = takes_ == Takes::cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
     ++on_device_;
     device_sent_ += h.bytes;
   }
@@ -328,11 +332,9 @@ bool Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* des
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.user_data = &r;
-  if (device) {
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    param.memory_type = takes_ == Takes::cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
-    ++on_device_;
-  }
+  param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+  param.memory_type = device && takes_ == Takes::cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+  if (device) ++on_device_;
   param.cb.recv_am = [](void* request, ucs_status_t how, std::size_t, void* user) {
     Receive& done = *static_cast<Receive*>(user);
     Ucx& fabric = *done.fabric;

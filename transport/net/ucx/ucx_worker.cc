@@ -113,7 +113,7 @@ void UcxWorker::add_cuda(int world, const std::string& transports, const std::st
   context_ = plain;
 }
 
-Status UcxWorker::open(int world, const std::string& devices, bool cuda, ucp_am_recv_callback_t take,
+Status UcxWorker::open(int world, const std::string& devices, Cuda cuda, ucp_am_recv_callback_t take,
                        void* arg) {
   const SignalsBlocked ours;  // UCX starts a thread of its own
   auto api = UcxApi::load();
@@ -125,8 +125,8 @@ Status UcxWorker::open(int world, const std::string& devices, bool cuda, ucp_am_
   if (!rdma.empty()) {
     const std::string both = fmt::format("{},{}", devices, fmt::join(rdma, ","));
     made = make_context(world, "rc,ud,tcp", both);
-    rdma_ = made.ok();
-    if (rdma_) transports = "rc,ud,tcp", on = both;
+    rdma_ = made.ok() && !std::getenv("UCX_TLS") && !std::getenv("UCX_NET_DEVICES");
+    if (made.ok()) transports = "rc,ud,tcp", on = both;
     if (made.ok())
       OURO_INFO(NET, "RDMA by {}", fmt::join(rdma, ", "));
     else
@@ -134,7 +134,7 @@ Status UcxWorker::open(int world, const std::string& devices, bool cuda, ucp_am_
                 fmt::join(rdma, ", "), made.failure()->text);
   }
   if (!made.ok()) OURO_TRY(make_context(world, transports, on));
-  if (cuda) add_cuda(world, transports, on);
+  if (cuda == Cuda::always || (cuda == Cuda::beside_rdma && rdma_)) add_cuda(world, transports, on);
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // serialised by the exchange's lock

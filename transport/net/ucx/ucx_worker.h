@@ -26,10 +26,12 @@ class UcxWorker {
   /// its connections have been made anew.
   void abandon() { worker_ = nullptr, context_ = nullptr; }
 
-  /// `take` is called with `arg` and each message. Uses RDMA if the interface `devices` has it, else TCP;
-  /// with UCX's transports for memory of CUDA as well, if `cuda` and it has them. Errors: unsupported,
-  /// resource.
-  Status open(int world, const std::string& devices, bool cuda, ucp_am_recv_callback_t take, void* arg);
+  /// Whether UCX's transports for memory of CUDA are used as well, if it has them.
+  enum class Cuda : std::uint8_t { never, beside_rdma, always };
+  /// `take` is called with `arg` and each message. Uses RDMA if the interface `devices` has it, else TCP.
+  /// Errors: unsupported, resource.
+  Status open(int world, const std::string& devices, Cuda cuda, ucp_am_recv_callback_t take, void* arg);
+  /// Whether RDMA is certain to be used: UCX's own variables may choose other transports.
   bool rdma() const { return rdma_; }
   /// Whether UCX says that it takes memory of CUDA.
   bool takes_cuda() const;

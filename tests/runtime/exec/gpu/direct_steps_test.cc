@@ -79,7 +79,9 @@ class DirectSteps : public testing::Test {
     return eventually([&] {
       for (Seat* s : {a_.get(), b_.get()}) {
         s->fabric->progress();
-        if (s->messages) EXPECT_TRUE(s->messages->progress().ok());
+        if (s->messages) {
+          EXPECT_TRUE(s->messages->progress().ok());
+        }
       }
       return done();
     });
