@@ -42,11 +42,18 @@ class BarePeer : public Peer {
 
   Error prepare(const Call& c, bool& supported) override {
     const std::string copy = c.algorithm.substr(0, c.algorithm.find('-'));
-    rounds_.use(copy == "stream" ? Copy::stream : copy == "plain" ? Copy::plain : Copy::rep);
     two_shots_ = c.algorithm.ends_with("-two");
+    const bool ring = c.algorithm.ends_with("-ring");
+    // All rounds of a point have places of one size. No round has more data than the input and the output.
+    const std::size_t most = std::min(kSlot, std::max(c.in_bytes(), c.out_bytes()));
+    rounds_.use(copy == "stream"  ? Copy::stream
+                : copy == "plain" ? Copy::plain
+                                  : Copy::rep,
+                ring ? (most + 63) / 64 * 64 : 0);
     in_ = common(c.in), out_ = common(c.out);
     supported = c.element == Element::float32 && (!two_shots_ || c.collective == Collective::all_reduce) &&
-                (rounds_.kind() != Copy::stream || c.block * sizeof(float) >= kSlot);
+                (rounds_.kind() != Copy::stream || c.block * sizeof(float) > kEager) &&
+                (!ring || c.block * sizeof(float) > kEager);
     return {};
   }
 

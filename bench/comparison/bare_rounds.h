@@ -21,6 +21,7 @@ namespace ouro::compare {
 
 constexpr std::size_t kRecords = 64, kInline = 48, kEager = 2 << 10;
 constexpr std::size_t kSlots = 4, kSlot = 128 << 10;
+constexpr std::size_t kRing = 2 << 20;
 constexpr std::size_t kTile = 16 << 10;  // bytes that are reduced, then written on from the first-level cache
 
 /// What a rank says of one round: `serial` is the round + 1 once its data are there.
@@ -28,7 +29,9 @@ struct alignas(64) Record {
   std::atomic<std::uint64_t> serial;
   std::byte data[kInline];
 };
-/// What one rank writes and all read. A round's data are in its record, its eager slot or its slot, by size.
+/// What one rank writes and all read. A round's data are in its record, its eager slot or its slot, by size;
+/// instead of in a slot also in the ring, where its readers' caches have dropped what was at its place
+/// before.
 struct Area {
   struct alignas(128) Count {
     std::atomic<std::uint64_t> rounds;
@@ -36,6 +39,7 @@ struct Area {
   Record records[kRecords];
   alignas(4096) std::byte eager[kRecords][kEager];
   alignas(4096) std::byte slots[kSlots][kSlot];
+  alignas(4096) std::byte ring[kRing];
 };
 
 enum class Copy { plain, rep, stream };
@@ -82,7 +86,8 @@ class BareRounds {
 
   int rank() const { return rank_; }
   int ranks() const { return n_; }
-  void use(Copy kind) { copy_ = kind; }
+  /// `span`: bytes from one round's place in the ring to the next round's; 0: data are in slots.
+  void use(Copy kind, std::size_t span) { copy_ = kind, span_ = span; }
   Copy kind() const { return copy_; }
   std::uint64_t current() const { return round_; }
   void advance(std::uint64_t rounds) { round_ += rounds; }
@@ -98,6 +103,7 @@ class BareRounds {
     Area& a = area(r);
     return bytes <= kInline  ? a.records[round % kRecords].data
            : bytes <= kEager ? a.eager[round % kRecords]
+           : span_ > 0       ? a.ring + round % (kRing / span_) * span_
                              : a.slots[round % kSlots];
   }
   /// Where the data of this rank go in `round`, once all others have read what was there.
@@ -150,6 +156,7 @@ class BareRounds {
   int rank_ = 0, n_ = 1;
   bool crowded_ = false;
   Copy copy_ = Copy::rep;
+  std::size_t span_ = 0;
   std::string directory_;
   std::vector<Area*> areas_;
   std::vector<std::uint64_t> known_;  // rounds that each rank is known to have taken

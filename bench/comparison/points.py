@@ -55,8 +55,9 @@ def tasks(setting, wanted, buffers):
             kinds = kinds if key.dtype == "float32" and "private-4k" in buffers else []
         elif setting.family == "bare":
             fits = key.collective == "all_reduce" or not setting.algorithm.endswith("-two")
-            large = key.bytes >= 1 << 20 or not setting.algorithm.startswith("stream")
-            kinds = [b for b in ("private", "registered") if b in buffers and key.dtype == "float32" and fits and large]
+            large = key.bytes > 4096 or setting.algorithm in ("rep", "plain", "rep-two")
+            able = ("private",) if setting.algorithm.endswith("-ring") else ("private", "registered")
+            kinds = [b for b in able if b in buffers and key.dtype == "float32" and fits and large]
         elif setting.family == "gloo":
             mine = (key.collective == "all_reduce") == bool(setting.algorithm)
             kinds = kinds if mine and key.method == "A" else []

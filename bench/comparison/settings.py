@@ -24,7 +24,7 @@ class Setting:
     keep: bool
     arguments: tuple = ()
     crowded: bool = True  # whether it may have more ranks than cores
-    algorithm: str = ""  # Gloo: of its all-reduce; bare: kind of copy, and -two for two phases
+    algorithm: str = ""  # Gloo: of its all-reduce; bare: kind of copy, -two for two phases, -ring for a staging ring
     quick: bool = False
 
 
@@ -50,6 +50,7 @@ SETTINGS = (
     Setting("gloo", "gloo", True, quick=True),  # everything but all-reduce
     # A program with shared memory alone: a limit, not a peer. The fastest of its ways counts.
     Setting("bare-rep", "bare", True, algorithm="rep", quick=True),
+    Setting("bare-rep-ring", "bare", True, algorithm="rep-ring", quick=True),
     Setting("bare-rep-two", "bare", True, algorithm="rep-two", quick=True),
     Setting("bare-plain", "bare", True, algorithm="plain", quick=True),
     Setting("bare-stream", "bare", True, algorithm="stream", quick=True),

@@ -39,7 +39,7 @@ class Plan(unittest.TestCase):
         keys = points.keys(2, ["all_reduce", "all_gather"], [1 << 10, 1 << 20], ["float32", "bfloat16"], ["A"])
         lines = {s.name: [t.line for t in points.tasks(s, keys, points.BUFFERS)] for s in settings.SETTINGS if s.family == "bare"}
         self.assertEqual({name: len(of) for name, of in lines.items()},
-                         {"bare-rep": 12, "bare-rep-two": 8, "bare-plain": 12, "bare-stream": 6, "bare-stream-two": 4})
+                         {"bare-rep": 12, "bare-rep-ring": 3, "bare-rep-two": 8, "bare-plain": 12, "bare-stream": 6, "bare-stream-two": 4})
         self.assertIn("all_gather 1048576 float32 registered A out stream", lines["bare-stream"])
         self.assertFalse([line for of in lines.values() for line in of if "bfloat16" in line])
 
