@@ -67,6 +67,8 @@ class StagingBuffers {
  public:
   virtual ~StagingBuffers() = default;
   virtual StagingView staging(int rank) const = 0;
+  /// Has the system map all pages of all ranks into this process now.
+  virtual void map_pages() const = 0;
   /// Incremented once by each rank that has mapped the staging buffers.
   virtual Counter* present(int rank) const = 0;
 };

@@ -25,13 +25,16 @@ constexpr std::uint32_t packed(const CopyKinds& kinds) {
 constexpr CopyKind kind_for(std::uint32_t word, std::size_t size_class) {
   return static_cast<CopyKind>(word >> (8 * size_class) & 0xFF);
 }
-std::atomic<std::uint32_t> g_kinds{packed(kDefaultCopyKinds)};
+std::atomic<std::uint32_t> g_kinds[] = {packed(kDefaultCopyKinds), packed(kDefaultCopyKinds)};  // by Shared
+std::atomic<std::uint32_t>& kinds_of(Shared s) { return g_kinds[static_cast<std::size_t>(s)]; }
 
 }  // namespace
 
-void set_copy_kinds(const CopyKinds& kinds) { g_kinds.store(packed(kinds), std::memory_order_relaxed); }
-CopyKinds copy_kinds() {
-  const std::uint32_t word = g_kinds.load(std::memory_order_relaxed);
+void set_copy_kinds(Shared memory, const CopyKinds& kinds) {
+  kinds_of(memory).store(packed(kinds), std::memory_order_relaxed);
+}
+CopyKinds copy_kinds(Shared memory) {
+  const std::uint32_t word = kinds_of(memory).load(std::memory_order_relaxed);
   CopyKinds kinds{};
   for (std::size_t i = 0; i < kinds.size(); ++i) kinds[i] = kind_for(word, i);
   return kinds;
@@ -140,13 +143,31 @@ void copy_as(CopyKind kind, void* to, const void* from, std::size_t bytes) {
   }
 }
 
-void copy_shared_lines(void* to, const void* from, std::size_t bytes) {
+namespace {
+template <class KindOf>
+[[gnu::always_inline]] inline void copy_lines(void* to, const void* from, std::size_t bytes,
+                                              KindOf&& kind_of) {
   if (bytes - kRepFrom < kRepFrom) return copy_by_rep(to, from, bytes);
   if (bytes < kRepFrom) {
     std::memcpy(to, from, bytes);
     return;
   }
-  copy_as(kind_for(g_kinds.load(std::memory_order_relaxed), copy_size_class(bytes)), to, from, bytes);
+  copy_as(kind_of(copy_size_class(bytes)), to, from, bytes);
+}
+auto in_force(Shared memory) {
+  return [memory](std::size_t size_class) {
+    return kind_for(kinds_of(memory).load(std::memory_order_relaxed), size_class);
+  };
+}
+}  // namespace
+void copy_slot_lines(void* to, const void* from, std::size_t bytes) {
+  copy_lines(to, from, bytes, in_force(Shared::slot));
+}
+void copy_buffer_lines(void* to, const void* from, std::size_t bytes) {
+  copy_lines(to, from, bytes, in_force(Shared::buffer));
+}
+void copy_built_in(void* to, const void* from, std::size_t bytes) {
+  copy_lines(to, from, bytes, [](std::size_t size_class) { return kDefaultCopyKinds[size_class]; });
 }
 
 void copy_stream(void* to_, const void* from_, std::size_t bytes) {
@@ -169,7 +190,9 @@ void stream_fence() { _mm_sfence(); }
 #else
 
 void copy_as(CopyKind, void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
-void copy_shared_lines(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void copy_slot_lines(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void copy_built_in(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void copy_buffer_lines(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 bool use_stream_loop(std::string_view set) { return set == "baseline"; }
 void copy_stream(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 void stream_fence() {}

@@ -44,6 +44,8 @@ inline constexpr std::array<std::size_t, 4> kCopySizes = {4 << 10, 64 << 10, 256
 using CopyKinds = std::array<CopyKind, kCopySizes.size()>;
 /// The fastest kinds on the machine on which ouro was developed, for near and far cores.
 inline constexpr CopyKinds kDefaultCopyKinds = {CopyKind::rep, CopyKind::rep, CopyKind::rep, CopyKind::rep};
+/// What others read next: a post in a staging slot, or a buffer that belongs to another rank.
+enum class Shared : std::uint8_t { slot, buffer };
 constexpr std::size_t copy_size_class(std::size_t bytes) {
   return std::size_t{bytes >= (16 << 10)} + (bytes >= (128 << 10)) + (bytes >= (512 << 10));
 }
@@ -59,14 +61,21 @@ constexpr std::size_t copy_size_class(std::size_t bytes) {
 
 /// Copies into memory that another core has in its cache, or will read next. From 2 KiB on it uses the kinds
 /// in force.
-void copy_shared_lines(void* to, const void* from, std::size_t bytes);
-[[gnu::always_inline]] inline void copy_shared(void* to, const void* from, std::size_t bytes) {
-  if (!copy_few(to, from, bytes)) copy_shared_lines(to, from, bytes);
+void copy_slot_lines(void* to, const void* from, std::size_t bytes);
+void copy_buffer_lines(void* to, const void* from, std::size_t bytes);
+[[gnu::always_inline]] inline void copy_slot(void* to, const void* from, std::size_t bytes) {
+  if (!copy_few(to, from, bytes)) copy_slot_lines(to, from, bytes);
 }
-/// Sets the kinds that copy_shared uses in this process from now on. Safe at any time: all kinds copy the
-/// same bytes.
-void set_copy_kinds(const CopyKinds&);
-CopyKinds copy_kinds();
+[[gnu::always_inline]] inline void copy_buffer(void* to, const void* from, std::size_t bytes) {
+  if (!copy_few(to, from, bytes)) copy_buffer_lines(to, from, bytes);
+}
+/// The same by the built-in kinds: into memory that no other core has in its nearer caches, or whose lines
+/// this core has just read.
+void copy_built_in(void* to, const void* from, std::size_t bytes);
+/// Sets the kinds that copies into such memory use in this process from now on. Safe at any time: all kinds
+/// copy the same bytes.
+void set_copy_kinds(Shared, const CopyKinds&);
+CopyKinds copy_kinds(Shared);
 
 /// Copies into memory that nobody reads soon: non-temporal stores, which bypass the caches and do not read
 /// the old contents. Call stream_fence() before publishing the data.

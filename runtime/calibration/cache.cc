@@ -100,7 +100,7 @@ std::string calibration_key(const std::string& topology) {
   utsname system{};
   (void)::uname(&system);
   // Includes the version of the set of figures, so that files without the newer figures are ignored.
-  return fmt::format("processor{}; kernel {} {}; {}; figures 6", processor, system.release, system.machine,
+  return fmt::format("processor{}; kernel {} {}; {}; figures 7", processor, system.release, system.machine,
                      topology);
 }
 

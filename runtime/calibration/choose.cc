@@ -8,19 +8,53 @@ namespace ouro::rt {
 
 using kernels::CopyKind, kernels::kCopyKinds, kernels::kCopySizes;
 
-kernels::CopyKinds copy_kinds_by(const Calibration& c) {
+CopyCost cost_of(const PairCosts& p, CopyKind kind, std::size_t s) {
+  const CopyCost& in_cache = p.copies[s][static_cast<std::size_t>(kind)];
+  if (kCopySizes[s] <= kLargePiece || kind != kernels::kDefaultCopyKinds[s] || !p.ring.known())
+    return in_cache;
+  const auto pieces = static_cast<std::uint32_t>(kCopySizes[s] / kLargePiece);
+  const CopyCost elsewhere = {p.ring.write * pieces, p.ring.read * pieces};
+  return in_cache.known() && in_cache.both() < elsewhere.both() ? in_cache : elsewhere;
+}
+
+namespace {
+/// The kinds of which each saves at least one part in `parts` of the built-in kind's time.
+kernels::CopyKinds kinds_that_save(const Calibration& c, std::uint32_t parts) {
   kernels::CopyKinds kinds = kernels::kDefaultCopyKinds;
   if (!c.known()) return kinds;
   for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
     const auto& costs = c.farthest().copies[s];
-    const CopyCost& built_in = costs[static_cast<std::size_t>(kinds[s])];
+    const CopyCost built_in = cost_of(c.farthest(), kinds[s], s);
     if (!built_in.known()) continue;
-    std::uint32_t least = built_in.both() - built_in.both() / 5;
+    std::uint32_t least = built_in.both() - built_in.both() / parts;
     for (std::size_t k = 0; k < kCopyKinds; ++k)
       if (costs[k].known() && costs[k].both() < least)
         least = costs[k].both(), kinds[s] = static_cast<CopyKind>(k);
   }
   return kinds;
+}
+}  // namespace
+
+kernels::CopyKinds slot_kinds_by(const Calibration& c) { return kinds_that_save(c, 5); }
+kernels::CopyKinds buffer_kinds_by(const Calibration& c) { return kinds_that_save(c, 2); }
+
+bool ring_pays(const Calibration& c) {
+  if (!c.known()) return false;
+  constexpr std::size_t kPiece = kernels::copy_size_class(kLargePiece);
+  const PairCosts& far = c.farthest();
+  const CopyKind kind = slot_kinds_by(c)[kPiece];
+  const CopyCost& both = kind == kernels::kDefaultCopyKinds[kPiece] ? far.together : far.together_slots;
+  const CopyCost& slots = both.known() ? both : far.copies[kPiece][static_cast<std::size_t>(kind)];
+  return far.ring.known() && slots.known() && far.ring.both() <= slots.both();
+}
+
+kernels::CopyKinds large_kinds_by(const Calibration& c) {
+  return ring_pays(c) ? kernels::kDefaultCopyKinds : slot_kinds_by(c);
+}
+
+void use_copy_kinds(const Calibration& c) {
+  kernels::set_copy_kinds(kernels::Shared::slot, slot_kinds_by(c));
+  kernels::set_copy_kinds(kernels::Shared::buffer, buffer_kinds_by(c));
 }
 
 Patience patience_by(const Calibration& c, bool own_cores) {

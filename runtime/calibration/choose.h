@@ -8,9 +8,25 @@
 
 namespace ouro::rt {
 
-/// For each size class, the kind with which writer and reader together take the least time. The built-in kind
-/// is kept if figures are missing, or if another kind saves less than a fifth, which may be noise.
-kernels::CopyKinds copy_kinds_by(const Calibration&);
+/// What a copy of kCopySizes[size] costs. Larger ones than kLargePiece go to memory that has left the nearer
+/// caches, so for the built-in kind they cost as much as so many pieces that go round a ring, if that is
+/// less.
+CopyCost cost_of(const PairCosts&, kernels::CopyKind, std::size_t size);
+/// For each size class, the kind with which writer and reader of a staging slot together take the least time.
+/// The built-in kind is kept if figures are missing, or if another kind saves less than a fifth, which may be
+/// noise.
+kernels::CopyKinds slot_kinds_by(const Calibration&);
+/// Whether a post that goes round a ring, by the built-in kind, takes no more time than one in a slot by the
+/// kind for slots while the other core copies, too. No: nothing is known.
+bool ring_pays(const Calibration&);
+/// The kinds for posts of large buffers, which displace the lines of slots as a ring does by itself: the
+/// built-in ones where a ring pays, else those for slots.
+kernels::CopyKinds large_kinds_by(const Calibration&);
+/// As for slots, but for the buffers of other ranks, where another kind has to save half: what bypasses the
+/// caches, the owner of a buffer reads from memory, and not with the speed of a copy.
+kernels::CopyKinds buffer_kinds_by(const Calibration&);
+/// Has this process copy by these kinds from now on.
+void use_copy_kinds(const Calibration&);
 
 /// How long waiters keep their core. If each rank has a core of its own, spinning takes it from nobody: they
 /// spin four times as long as waking a sleeper takes, so that sleeping makes no wait longer by more than a

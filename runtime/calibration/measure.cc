@@ -10,7 +10,7 @@ namespace {
 
 using kernels::CopyKind, kernels::kCopyKinds, kernels::kCopySizes;
 
-constexpr int kEnough = 9, kFewest = 3;  // tries per figure
+constexpr int kEnough = 9, kFewLarge = 4, kFewest = 3;  // tries per figure
 constexpr int kHandoffs = 8, kWakes = 5, kPauses = 64;
 
 /// The least of the tries so far, and the number of tries.
@@ -28,11 +28,11 @@ std::uint32_t scaled(std::uint32_t value, std::uint32_t before, std::uint32_t af
   return static_cast<std::uint32_t>(std::min(kMost, std::uint64_t{value} * after / before));
 }
 
-/// The kind in force for pieces, if these are the farthest cores.
-CopyKind kind_of_pieces(const PairCosts& p) {
+/// The record if these are the only, and so the farthest, cores.
+Calibration of_one_pair(const PairCosts& p) {
   Calibration c{};
   c.pairs = 1, c.pair[0] = p;
-  return copy_kinds_by(c)[kernels::copy_size_class(kLargePiece)];
+  return c;
 }
 
 }  // namespace
@@ -74,8 +74,16 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
   PairCosts out{};
   out.handoff = measure_handoff(probe, now, end);
   if (out.handoff == 0) return out;
+  struct Both {
+    Least write, read;
+    void add(const std::optional<CopyCost>& took) {
+      if (took) write.add(took->write), read.add(took->read);
+    }
+    CopyCost known() const { return {write.known(), read.known()}; }
+  };
   struct Size {
-    Least write[kCopyKinds], read[kCopyKinds], pull, pull_huge;
+    Both copies[kCopyKinds];
+    Least pull, pull_huge;
   } sizes[kCopySizes.size()];
   struct Stores {
     Least after_read, alone;
@@ -83,43 +91,51 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
       if (took) after_read.add(took->after_read), alone.add(took->alone);
     }
     StoreCost known() const { return {after_read.known(), alone.known()}; }
-  } stores, many_stores;
-  Least large_write, large_read, large_local, together_write, together_read, pull_together;
+  } stores;
+  Both together, together_slots, ring, large;
+  Least large_local, pull_together;
   const auto known = [&] {
     PairCosts p = out;
     for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
-      for (std::size_t k = 0; k < kCopyKinds; ++k)
-        p.copies[s][k] = {sizes[s].write[k].known(), sizes[s].read[k].known()};
+      for (std::size_t k = 0; k < kCopyKinds; ++k) p.copies[s][k] = sizes[s].copies[k].known();
       p.pull[s] = sizes[s].pull.known();
       p.pull_huge[s] = sizes[s].pull_huge.known();
     }
-    p.large = {large_write.known(), large_read.known()};
-    p.together = {together_write.known(), together_read.known()};
+    p.large = large.known(), p.ring = ring.known();
+    p.together = together.known(), p.together_slots = together_slots.known();
     p.pull_together = pull_together.known();
     p.large_local = large_local.known();
-    p.stores = stores.known(), p.many_stores = many_stores.known();
+    p.stores = stores.known();
     return p;
   };
-  for (int turn = 0; turn < kEnough; ++turn)
-    for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
+  constexpr std::size_t kPiece = kernels::copy_size_class(kLargePiece);
+  for (int turn = 0; turn < kEnough && now() < end; ++turn) {
+    // Large copies take most of the time, and vary less.
+    for (std::size_t s = 0; s < (turn < kFewLarge ? kCopySizes.size() : kPiece + 1); ++s) {
+      // So that each kind finds the lines in the other core's cache, also the first.
+      if (now() < end) (void)probe.copy(CopyKind::rep, kCopySizes[s]);
       for (std::size_t k = 0; k < kCopyKinds && now() < end; ++k)
-        if (const auto took = probe.copy(static_cast<CopyKind>(k), kCopySizes[s]))
-          sizes[s].write[k].add(took->write), sizes[s].read[k].add(took->read);
+        sizes[s].copies[k].add(probe.copy(static_cast<CopyKind>(k), kCopySizes[s]));
       if (now() >= end) break;
       if (const auto took = probe.pull(kCopySizes[s], false)) sizes[s].pull.add(*took);
       if (const auto took = probe.pull(kCopySizes[s], true)) sizes[s].pull_huge.add(*took);
-      if (s + 1 < kCopySizes.size() || turn < kFewest || now() >= end) continue;
-      const CopyKind kind = kind_of_pieces(known());
-      if (const auto took = probe.together(kind))
-        together_write.add(took->write), together_read.add(took->read);
-      if (const auto took = probe.pull_together()) pull_together.add(*took);
-      stores.add(probe.stores(kLargePiece));
-      if (turn >= 2 * kFewest || now() >= end) continue;
-      if (const auto took = probe.large(kind)) large_write.add(took->write), large_read.add(took->read);
-      if (now() < end)
-        if (const auto took = probe.large_local()) large_local.add(*took);
-      if (now() < end) many_stores.add(probe.stores(kManyStores));
     }
+    if (turn < kFewest || now() >= end) continue;
+    // By the kinds that will be in force, as far as it is known by now.
+    const Calibration so_far = of_one_pair(known());
+    together.add(probe.together(kernels::kDefaultCopyKinds[kPiece]));
+    if (const CopyKind kind = slot_kinds_by(so_far)[kPiece]; kind != kernels::kDefaultCopyKinds[kPiece])
+      together_slots.add(probe.together(kind));
+    if (const auto took = probe.pull_together()) pull_together.add(*took);
+    stores.add(probe.stores(kLargePiece));
+    if (turn < 2 * kFewest) {
+      if (now() < end) ring.add(probe.ring(kernels::kDefaultCopyKinds[kPiece]));
+      continue;
+    }
+    if (now() < end) large.add(probe.large(large_kinds_by(so_far)[kPiece]));
+    if (now() < end)
+      if (const auto took = probe.large_local()) large_local.add(*took);
+  }
   return known();
 }
 
@@ -129,7 +145,7 @@ bool moved(const Calibration& record, const PairCosts& now) {
   const auto off = [](std::uint32_t was, std::uint32_t is) { return was && is && !same_mode(was, is); };
   const PairCosts& then = record.farthest();
   if (off(then.handoff, now.handoff)) return true;
-  const kernels::CopyKinds kinds = copy_kinds_by(record);
+  const kernels::CopyKinds kinds = slot_kinds_by(record);
   for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
     const auto k = static_cast<std::size_t>(kinds[s]);
     if (now.copies[s][k].known() && off(then.copies[s][k].both(), now.copies[s][k].both())) return true;
@@ -161,11 +177,16 @@ Calibration revised(const Calibration& record, const PairCosts& now) {
             &p.copies[t][k].read);
     }
     if (kCopySizes[s] == kLargePiece) {
-      const auto kind = static_cast<std::size_t>(kind_of_pieces(was));
-      renew(&p.large.write, now.large.write, &was.copies[s][kind].write, &p.copies[s][kind].write);
-      renew(&p.large.read, now.large.read, &was.copies[s][kind].read, &p.copies[s][kind].read);
-      renew(&p.together.write, now.together.write, &was.copies[s][kind].write, &p.copies[s][kind].write);
-      renew(&p.together.read, now.together.read, &was.copies[s][kind].read, &p.copies[s][kind].read);
+      const auto renew_copy = [&](CopyCost* value, const CopyCost& is, CopyKind kind) {
+        const auto k = static_cast<std::size_t>(kind);
+        renew(&value->write, is.write, &was.copies[s][k].write, &p.copies[s][k].write);
+        renew(&value->read, is.read, &was.copies[s][k].read, &p.copies[s][k].read);
+      };
+      const Calibration then = of_one_pair(was);
+      renew_copy(&p.together, now.together, kernels::kDefaultCopyKinds[s]);
+      renew_copy(&p.together_slots, now.together_slots, slot_kinds_by(then)[s]);
+      renew_copy(&p.ring, now.ring, kernels::kDefaultCopyKinds[s]);
+      renew_copy(&p.large, now.large, large_kinds_by(then)[s]);
     }
     renew(&p.pull[s], now.pull[s], smaller ? &was.pull[t] : nullptr, &p.pull[t]);
     renew(&p.pull_huge[s], now.pull_huge[s], smaller ? &was.pull_huge[t] : nullptr, &p.pull_huge[t]);
@@ -176,8 +197,6 @@ Calibration revised(const Calibration& record, const PairCosts& now) {
   // A store to a line that the other core has read waits for that core, as a hand-off does.
   renew(&p.stores.after_read, now.stores.after_read, &was.handoff, &p.handoff);
   if (now.stores.alone) p.stores.alone = now.stores.alone;
-  renew(&p.many_stores.after_read, now.many_stores.after_read, &was.stores.after_read, &p.stores.after_read);
-  if (now.many_stores.alone) p.many_stores.alone = now.many_stores.alone;
   return out;
 }
 

@@ -16,14 +16,17 @@ class Probe {
   virtual ~Probe() = default;
   virtual std::optional<std::uint32_t> handoff() = 0;
   virtual std::optional<CopyCost> copy(kernels::CopyKind, std::size_t bytes) = 0;
+  /// kLargePiece as by copy(), each time to the next place of a ring of kRingBytes: the medians of one lap.
+  virtual std::optional<CopyCost> ring(kernels::CopyKind) = 0;
   /// kLargePiece, as by copy() and by pull() from huge pages, each core for the other and both at once: the
   /// mean of the two times.
   virtual std::optional<CopyCost> together(kernels::CopyKind) = 0;
   virtual std::optional<std::uint32_t> pull_together() = 0;
   /// Ordinary stores to so many bytes, at most kLargeBytes, both cores at once: the means of their times.
   virtual std::optional<StoreCost> stores(std::size_t bytes) = 0;
-  /// kLargeBytes from the private memory of one core into that of the other, piece by piece through a shared
-  /// block, each core for the other and both at once: the means of the total write and read times.
+  /// kLargeBytes from the private memory of one core into that of the other, piece by piece through the four
+  /// staging slots of two ranks, each core for the other and both at once: the means of the total write and
+  /// read times.
   virtual std::optional<CopyCost> large(kernels::CopyKind) = 0;
   /// kLargeBytes within the private memory of each core, both at once: the mean of the two times.
   virtual std::optional<std::uint32_t> large_local() = 0;
@@ -55,7 +58,7 @@ std::uint32_t measure_pause(const TimeOf& now);
 bool same_mode(std::uint32_t recorded, std::uint32_t now);
 
 /// Whether figures of the farthest cores, measured during a run, show that a record does not hold any more:
-/// the hand-off, or a copy by the kind in force, takes twice as long or half as long. Figures that `now`
+/// the hand-off, or a copy by the kind for slots, takes twice as long or half as long. Figures that `now`
 /// lacks are ignored.
 bool moved(const Calibration& record, const PairCosts& now);
 /// The record with the current figures of its farthest cores. For sizes that `now` lacks, each figure changes

@@ -105,12 +105,14 @@ const char* read_pair(const Json& from, PairCosts* pair) {
     return "large_local is not a number of nanoseconds";
   if (!read_two(from, "together", &pair->together.write, &pair->together.read))
     return "together is not [write, read] in nanoseconds";
+  if (!read_two(from, "together_slots", &pair->together_slots.write, &pair->together_slots.read))
+    return "together_slots is not [write, read] in nanoseconds";
+  if (!read_two(from, "ring", &pair->ring.write, &pair->ring.read))
+    return "ring is not [write, read] in nanoseconds";
   if (!read_figure(from, "pull_together", &pair->pull_together))
     return "pull_together is not a number of nanoseconds";
   if (!read_two(from, "stores", &pair->stores.after_read, &pair->stores.alone))
     return "stores is not [after_read, alone] in nanoseconds";
-  if (!read_two(from, "many_stores", &pair->many_stores.after_read, &pair->many_stores.alone))
-    return "many_stores is not [after_read, alone] in nanoseconds";
   const auto copies = from.find("copies");
   if (copies == from.end()) return nullptr;
   if (!copies->is_array()) return "copies is not a list";
@@ -158,13 +160,11 @@ Calibration without_absurd(const Calibration& measured) {
     if (p.cpus[0] < 0 || p.cpus[1] < 0) p.cpus[0] = p.cpus[1] = 0;
     if (!sane_time(p.large.write, kLargeBytes) || !sane_time(p.large.read, kLargeBytes)) p.large = {};
     if (!sane_time(p.large_local, kLargeBytes)) p.large_local = 0;
-    if (!sane_time(p.together.write, kLargePiece) || !sane_time(p.together.read, kLargePiece))
-      p.together = {};
+    for (CopyCost* c : {&p.together, &p.together_slots, &p.ring})
+      if (!sane_time(c->write, kLargePiece) || !sane_time(c->read, kLargePiece)) *c = {};
     if (!sane_time(p.pull_together, kLargePiece)) p.pull_together = 0;
     if (!sane_time(p.stores.after_read, kLargePiece) || !sane_time(p.stores.alone, kLargePiece))
       p.stores = {};
-    if (!sane_time(p.many_stores.after_read, kManyStores) || !sane_time(p.many_stores.alone, kManyStores))
-      p.many_stores = {};
     for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
       for (CopyCost& c : p.copies[s])
         if (!sane_time(c.write, kCopySizes[s]) || !sane_time(c.read, kCopySizes[s])) c = {};
@@ -194,9 +194,10 @@ std::string to_json(const Calibration& c, const std::string& key) {
     if (p.large.known()) pair["large"] = {p.large.write, p.large.read};
     if (p.large_local) pair["large_local"] = p.large_local;
     if (p.together.known()) pair["together"] = {p.together.write, p.together.read};
+    if (p.together_slots.known()) pair["together_slots"] = {p.together_slots.write, p.together_slots.read};
+    if (p.ring.known()) pair["ring"] = {p.ring.write, p.ring.read};
     if (p.pull_together) pair["pull_together"] = p.pull_together;
     if (p.stores.known()) pair["stores"] = {p.stores.after_read, p.stores.alone};
-    if (p.many_stores.known()) pair["many_stores"] = {p.many_stores.after_read, p.many_stores.alone};
     json["pairs"].push_back(std::move(pair));
   }
   for (const Field& f : kFields)

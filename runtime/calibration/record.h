@@ -37,8 +37,10 @@ const char* name(Distance);
 /// A size that does not fit into the nearer caches, and the size of the pieces in which it goes through a
 /// shared block.
 inline constexpr std::size_t kLargeBytes = std::size_t{4} << 20, kLargePiece = std::size_t{64} << 10;
-/// The size at which stores are measured a second time: it fills the nearer caches.
-inline constexpr std::size_t kManyStores = std::size_t{1} << 20;
+/// A staging slot of two ranks.
+inline constexpr std::size_t kSlotOfTwo = std::size_t{128} << 10;
+/// A ring so large that each piece in turn is out of the nearer caches before its place is used again.
+inline constexpr std::size_t kRingBytes = std::size_t{2} << 20;
 
 /// Two cores of a host. Times in nanoseconds; 0: not known.
 struct PairCosts {
@@ -46,9 +48,13 @@ struct PairCosts {
   std::int32_t cpus[2];   ///< the hardware threads; if both are the same: not known
   std::uint32_t handoff;  ///< of one cache line, one way
   CopyCost copies[kernels::kCopySizes.size()][kernels::kCopyKinds];
-  /// kLargePiece by the kind in force, as above, but each core for the other and both at once.
-  CopyCost together;
-  /// kLargeBytes in the same way, from private memory through a block of kLargePiece into private memory.
+  /// kLargePiece as above by the built-in kind, each time to the next place of a ring of kRingBytes.
+  CopyCost ring;
+  /// kLargePiece as above, but each core for the other and both at once: by the built-in kind, and by the
+  /// kind for staging slots, if that is another.
+  CopyCost together, together_slots;
+  /// kLargeBytes by the kind for large buffers, each core for the other and both at once, from private memory
+  /// through four slots of kSlotOfTwo into private memory.
   CopyCost large;
   /// kLargeBytes from private memory into private memory of the same core, piece by piece, both cores at
   /// once.
@@ -57,8 +63,7 @@ struct PairCosts {
   std::uint32_t pull_huge[kernels::kCopySizes.size()];  ///< the same on huge pages, if available
   /// kLargePiece on huge pages, if available, each core out of the other's memory, both at once.
   std::uint32_t pull_together;
-  StoreCost stores;       ///< of kLargePiece: what an application pays for memory that peers read in place
-  StoreCost many_stores;  ///< the same of kManyStores
+  StoreCost stores;  ///< of kLargePiece: what an application pays for memory that peers read in place
   friend bool operator==(const PairCosts&, const PairCosts&) = default;
 };
 
@@ -91,9 +96,9 @@ Calibration without_absurd(const Calibration&);
 
 /// {"ouro_calibration": 1, "key", "pairs": [{"distance", "cpus": [a, b], "handoff_ns", "copies":
 /// [{"bytes", "plain": [write, read], "rep", "stream", "prefetch", "pull", "pull_huge"}], "large": [write,
-/// read], "large_local", "together": [write, read], "pull_together", "stores": [after_read, alone],
-/// "many_stores": [after_read, alone]}], "context_switch_ns", "wake_ns", "pause_ns", "cache_kib", "caches"},
-/// times in nanoseconds; unknown figures are omitted. `key` identifies the machine and system.
+/// read], "large_local", "together": [write, read], "together_slots": [write, read], "ring": [write, read],
+/// "pull_together", "stores": [after_read, alone]}], "context_switch_ns", "wake_ns", "pause_ns", "cache_kib",
+/// "caches"}, times in nanoseconds; unknown figures are omitted. `key` identifies the machine and system.
 std::string to_json(const Calibration&, const std::string& key);
 /// Error: invalid, with the position, if the text is not such a record. `*key`, if given, is set.
 Result<Calibration> parse_calibration(const std::string& text, std::string* key = nullptr);

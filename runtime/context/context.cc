@@ -142,7 +142,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   if (context->size() > 1) context->calibration_ = calibration_of_host(context->members_);
   context->cores_.emplace(context->members_, context->calibration_, spec.spin);
   if (context->size() > 1) {
-    kernels::set_copy_kinds(copy_kinds_by(context->calibration_));
+    use_copy_kinds(context->calibration_);
     const auto serve = [c = context.get()](int line, const wire::Fetch& f, std::span<const Fd> given) {
       return c->serve(line, f, given);
     };

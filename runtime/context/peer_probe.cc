@@ -98,6 +98,7 @@ class PeerProbe final : public Probe {
   std::optional<CopyCost> together(CopyKind) override {
     return std::nullopt;
   }  // each rank writes to its own page only
+  std::optional<CopyCost> ring(CopyKind) override { return std::nullopt; }
   std::optional<std::uint32_t> pull_together() override { return std::nullopt; }
   std::optional<StoreCost> stores(std::size_t) override { return std::nullopt; }  // for the same reason
   std::optional<std::uint32_t> large_local() override { return std::nullopt; }    // likewise

@@ -85,12 +85,16 @@ struct alignas(128) Arrival {
 };
 static_assert(sizeof(Arrival) == 128);
 
-/// A rank's staging buffer: slots that it writes and all ranks of the host read. Round k uses arrival record
-/// k mod kArrivals and, for what does not fit into it, slot k mod kSlots. If a rank posts without waiting for
-/// others (rooted operations), small posts use eager slot k mod kArrivals instead, so that the rank can run
-/// further ahead. `done` counts the rounds that this rank has finished reading.
+/// A rank's staging buffer: memory that it writes and all ranks of the host read. Round k uses arrival record
+/// k mod kArrivals and, for what does not fit into it, slot k mod kSlots or, if the operation's posts go
+/// round the ring, the next place there. If a rank posts without waiting for others (rooted operations),
+/// small posts use eager slot k mod kArrivals instead, so that the rank can run further ahead. `done` counts
+/// the rounds that this rank has finished reading.
 struct StagingView {
   static constexpr int kSlots = 4, kArrivals = 64;
+  /// Bytes of a ring that keeps the posts of any kSlots rounds in a row apart, whatever their sizes, if none
+  /// is longer than `post`: these, and what the end of a lap leaves unused.
+  static constexpr std::size_t least_ring(std::size_t post) { return (kSlots + 1) * post; }
   /// Rounds after which a rank renews the arrival records that it has not used: see renew().
   static constexpr std::uint64_t kRenewal = 1 << 20;
   /// How far a rank has come in a round. kReferred: it has published where its buffers are. kPosted: its
@@ -100,7 +104,8 @@ struct StagingView {
   std::byte* slots = nullptr;
   std::size_t slot_bytes = 0, eager_bytes = 0;
   std::byte* eager_slots = nullptr;  // kArrivals of them
-  Arrival* arrivals = nullptr;       // kArrivals of them
+  std::byte* ring = nullptr;
+  Arrival* arrivals = nullptr;  // kArrivals of them
   Counter* done = nullptr;
   std::uint32_t* sleepers = nullptr;  // threads that sleep on any of the arrival records
 

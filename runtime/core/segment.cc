@@ -131,6 +131,12 @@ Result<std::shared_ptr<Segment>> Segment::map(Fd fd, std::size_t bytes) {
   return segment;
 }
 
+void Segment::populate() const {
+#ifdef MADV_POPULATE_WRITE
+  (void)madvise(data_, bytes_, MADV_POPULATE_WRITE);
+#endif
+}
+
 Segment::~Segment() {
   if (forks_ != forks()) return;  // a forked child has no such pages; others may be at their addresses by now
   Registry& r = *g_registry;

@@ -25,6 +25,9 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
+  /// Has the system map all pages now, which takes a third of the time that it takes page by page. No effect
+  /// on a system that cannot (Linux before 5.14).
+  void populate() const;
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   int fd() const { return fd_.get(); }

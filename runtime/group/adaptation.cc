@@ -243,7 +243,7 @@ void Adaptation::take(const Calibration& record, std::uint64_t seq) {
   if (members_.one_host()) planner_.reckon_with(context_, record_);
   // These settings are process-wide, and what a few ranks near each other find does not hold for all.
   if (covers_host_) {
-    kernels::set_copy_kinds(copy_kinds_by(record_));
+    use_copy_kinds(record_);
     context_.cores().reckon_with(record_);
   }
   waiter_.have(context_.cores().patience_by(record_));

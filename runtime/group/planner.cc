@@ -70,8 +70,11 @@ std::unique_ptr<Selector> Planner::make_selector(const Context& context, const C
     record == context.calibration() ? put(context.cost_rows().of(record, size, slot))
                                     : put(rows_by_cost(record, size, slot));
   }
+  const PostRules posts = {
+      .ring = hosts == 1 && enough && uses_ring(record, size) && slot_bytes(context, size).ring > 0,
+      .built_in = ring_pays(record)};
   return std::make_unique<Selector>(rules, size, hosts, enough, stream_limits(context, record, world_ranks),
-                                    std::move(job_algorithm));
+                                    posts, std::move(job_algorithm));
 }
 
 Planner::Planner(std::unique_ptr<Selector> selector, const Members& members, const HostResources& host,

@@ -72,11 +72,12 @@ std::string Signature::text() const {
 std::string Signature::how_text() const {
   const auto how = static_cast<std::uint8_t>(what >> kHowShift);
   const int a = how & kAlgorithmMask;
-  return fmt::format("{}{}{}",
+  return fmt::format("{}{}{}{}",
                      a == 0 ? "no algorithm of the host"
                             : fmt::format("algorithm {}", flow::name(static_cast<flow::Algorithm>(a - 1))),
                      how & kZeroCopy ? ", zerocopy where all buffers are registered" : "",
-                     how & kPull ? ", pull where all buffers allow it" : "");
+                     how & kPull ? ", pull where all buffers allow it" : "",
+                     how & kRing ? ", posts round the ring" : "");
 }
 
 void enter(GroupRecord& r, std::uint64_t seq, Signature s) {

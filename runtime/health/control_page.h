@@ -27,9 +27,9 @@ struct Signature {
   static constexpr int kAlgorithmShift = 2, kAlgorithmMask = 31;  // flags: forced algorithm + 1, or 0
   /// `how`: the way in which the host executors run the operation, which every rank chooses by itself from
   /// what all ranks know: the algorithm + 1 (0: there is no choice, or the host executors do not make it),
-  /// and whether ranks check that zero copy or pull is possible.
+  /// whether ranks check that zero copy or pull is possible, and whether posts go round the staging ring.
   static constexpr int kRootBits = 24, kHowShift = 56;
-  static constexpr std::uint8_t kZeroCopy = 32, kPull = 64;
+  static constexpr std::uint8_t kZeroCopy = 32, kPull = 64, kRing = 128;
 
   static Signature of(Collective c, DType t, OpKind op, std::uint8_t flags, int root, std::uint64_t count) {
     return {static_cast<std::uint64_t>(c) | static_cast<std::uint64_t>(t) << 8 |
@@ -214,7 +214,7 @@ struct ControlPage {
 };
 /// leaving: the rank accepts nothing more from other hosts, and what it has sent is still in flight.
 enum class ContextState : std::uint32_t { joining, active, closed, leaving };
-inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637063;  // "ouro-cpc"
+inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637064;  // "ouro-cpd"
 
 /// Publishes that the owner of the record enters operation `seq` with this signature.
 void enter(GroupRecord&, std::uint64_t seq, Signature);

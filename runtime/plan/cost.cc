@@ -19,7 +19,7 @@ namespace ouro::rt {
 namespace {
 
 using flow::Algorithm, flow::Place, flow::Step;
-using kernels::kCopySizes;
+using kernels::CopyKind, kernels::kCopySizes;
 
 constexpr std::size_t kLine = 64;
 constexpr double kSaves = 0.8;  // another choice must take at most this fraction of the table's; a smaller
@@ -45,14 +45,6 @@ class Curve {
   /// Includes the fixed cost of a call, however few bytes it moves: the time of the smallest size.
   double with_start(double bytes) const { return std::max((*this)(bytes), start()); }
   double start() const { return ns_[0]; }
-  void slow_down(double factor) {
-    for (double& ns : ns_) ns *= factor;
-  }
-  /// Slows down large copies only: a short copy ends before the other core begins.
-  void share_caches(double factor) {
-    for (std::size_t s = 0; s < kCopySizes.size(); ++s)
-      if (kCopySizes[s] >= kLargePiece) ns_[s] *= factor;
-  }
 
  private:
   std::array<double, kCopySizes.size()> ns_{};
@@ -60,28 +52,14 @@ class Curve {
 
 struct Prices {
   double handoff, ask;
-  double rewrite,    ///< nanoseconds per byte that the application's next stores lose if a peer has read it,
-      rewrite_many;  ///< and where it has read kManyStores or more
-  bool afterwards;   ///< see CostQuery
+  double rewrite;   ///< nanoseconds per byte that the application's next stores lose if a peer has read it
+  bool afterwards;  ///< see CostQuery
   Curve write, read, pull, local;
 };
-
-/// Where the figures of large buffers count: many stores, and copies within a core's own memory. With them
-/// the predictions for all_to_all agree with measurements; for broadcast, all_gather and reductions they
-/// favour pull where staging is up to twice as fast.
-bool counts_large_buffers(const CostQuery& q) { return q.collective == Collective::all_to_all; }
 
 double lost_by_stores(const StoreCost& c, std::size_t bytes) {
   if (!c.known() || c.after_read <= c.alone) return 0;
   return double(c.after_read - c.alone) / double(bytes);
-}
-
-/// What the application's next stores to so many bytes lose if a peer has read them. From kLargePiece to
-/// kManyStores the cost per byte changes with the logarithm of the size.
-double rewritten(const Prices& p, double bytes) {
-  const double at =
-      std::log(std::max(1.0, bytes / kLargePiece)) / std::log(double(kManyStores / kLargePiece));
-  return bytes * (p.rewrite + (p.rewrite_many - p.rewrite) * std::min(1.0, at));
 }
 
 /// How much longer a copy takes while the other core copies, too.
@@ -89,55 +67,72 @@ double crowded(std::uint32_t together, std::uint32_t alone) {
   return together == 0 || alone == 0 ? 1 : std::max(1.0, double(together) / alone);
 }
 
-/// How much longer a piece takes that comes from, or goes into, `touched` bytes. Up to kNear the buffers are
-/// in the caches in which single copies were measured; at twice kLargeBytes, one buffer in and one out, they
-/// are where the large copy was measured; in between the factor grows with the logarithm.
-double slowed(double large, double piece, double touched) {
-  constexpr double kNear = 512 << 10, kFar = 2.0 * kLargeBytes;
-  if (large <= 0 || piece <= 0 || touched <= kNear) return 1;
-  const double ratio = large / (piece * double(kLargeBytes / kLargePiece));
-  return std::pow(std::max(1.0, ratio), std::min(1.0, std::log(touched / kNear) / std::log(kFar / kNear)));
+/// Nanoseconds of a copy of kCopySizes[size].
+struct Cost {
+  double write, read;
+};
+
+/// What it costs while the other rank copies, too: of a post (staged), or to and from the buffer of another
+/// rank. For large buffers it depends on where the buffers are, not on who has read a line.
+Cost crowded_copy(const PairCosts& far, CopyKind kind, bool staged, bool ring, bool much, std::size_t size) {
+  constexpr std::size_t kPiece = kernels::copy_size_class(kLargePiece);
+  const CopyCost alone = cost_of(far, kind, size);
+  if (size < kPiece) return {double(alone.write), double(alone.read)};
+  const bool built_in = kind == kernels::kDefaultCopyKinds[kPiece];
+  const auto scaled = [&](const CopyCost& figure, std::size_t of) {
+    const double times = double(kCopySizes[size]) / double(of);
+    return Cost{figure.write * times, figure.read * times};
+  };
+  if ((ring || (much && !staged && built_in)) && far.ring.known()) return scaled(far.ring, kLargePiece);
+  if (much && staged && far.large.known()) return scaled(far.large, kLargeBytes);
+  const CopyCost& one = far.copies[kPiece][static_cast<std::size_t>(kind)];
+  const CopyCost& both = built_in || !far.together_slots.known() ? far.together : far.together_slots;
+  return {alone.write * crowded(both.write, one.write), alone.read * crowded(both.read, one.read)};
 }
 
-/// alone: only one core copies at a time.
-Prices prices_of(const Calibration& c, const CostQuery& q, bool alone) {
+/// staged: for posts in staging buffers, else for the buffers of other ranks. alone: only one core copies at
+/// a time.
+Prices prices_of(const Calibration& c, const CostQuery& q, bool staged, bool alone) {
   const PairCosts& far = c.farthest();
-  const kernels::CopyKinds kinds = copy_kinds_by(c);
-  const auto cost = [&](std::size_t s) { return far.copies[s][static_cast<std::size_t>(kinds[s])]; };
+  constexpr std::size_t kPiece = kernels::copy_size_class(kLargePiece);
+  const bool much = is_large(q.collective, q.ranks, q.bytes);
+  const bool ring = staged && ring_pays(c) && goes_round(q.collective, q.ranks, q.bytes);
+  const kernels::CopyKinds kinds = !staged ? buffer_kinds_by(c)
+                                   : ring  ? kernels::kDefaultCopyKinds
+                                   : much  ? large_kinds_by(c)
+                                           : slot_kinds_by(c);
+  const auto cost = [&](std::size_t s) {
+    const CopyCost one = cost_of(far, kinds[s], s);
+    return alone ? Cost{double(one.write), double(one.read)}
+                 : crowded_copy(far, kinds[s], staged, ring, much, s);
+  };
+  const double pulls = alone && !much ? 1 : crowded(far.pull_together, far.pull_huge[kPiece]);
+  const bool rooted = traits_of(q.collective).rooted();
+  const double rewritten = !much ? 1 : rooted ? 0.5 : 0;
   const auto pull = [&](std::size_t s) { return double(q.huge_pages ? far.pull_huge[s] : far.pull[s]); };
-  Prices p{.handoff = double(far.handoff),
-           .ask = q.forced ? 0 : 2 * pull(0),
-           .rewrite = q.afterwards ? lost_by_stores(far.stores, kLargePiece) : 0,
-           .rewrite_many = 0,
-           .afterwards = q.afterwards,
-           .write = Curve([&](std::size_t s) { return double(cost(s).write); }),
-           .read = Curve([&](std::size_t s) { return double(cost(s).read); }),
-           .pull = Curve(pull),
-           // Half of a read between the nearest cores: small copies within a core's own cache are not
-           // measured. Where large ones are, `slowed` accounts for what lies beyond that cache.
-           .local = Curve([&](std::size_t s) {
-             const std::size_t of = far.large_local && counts_large_buffers(q) && kCopySizes[s] > kLargePiece
-                                        ? kernels::copy_size_class(kLargePiece)
-                                        : s;
-             return double(c.pair[0].copies[of][static_cast<std::size_t>(kinds[of])].read) / 2 *
-                    double(kCopySizes[s] / kCopySizes[of]);
-           })};
-  p.rewrite_many = q.afterwards && far.many_stores.known() && counts_large_buffers(q)
-                       ? lost_by_stores(far.many_stores, kManyStores)
-                       : p.rewrite;
-  if (alone) return p;
-  const std::size_t piece = kernels::copy_size_class(kLargePiece);
-  const double reads = crowded(far.together.read, cost(piece).read);
-  p.write.share_caches(crowded(far.together.write, cost(piece).write));
-  p.read.share_caches(reads), p.local.share_caches(reads);
-  p.pull.share_caches(crowded(far.pull_together, far.pull_huge[piece]));
-  return p;
+  // Half of a read between the nearest cores, since small copies within a core's own cache are not measured.
+  // By the built-in kind, because non-temporal stores leave what is read next in no cache.
+  const auto local = [&](std::size_t s) {
+    if (much && far.large_local && s >= kPiece)
+      return double(far.large_local) / double(kLargeBytes) * double(kCopySizes[s]);
+    const CopyCost& near = c.pair[0].copies[s][static_cast<std::size_t>(kernels::kDefaultCopyKinds[s])];
+    return double(near.read) / 2;
+  };
+  return {.handoff = double(far.handoff),
+          .ask = q.forced ? 0 : 2 * pull(0),
+          .rewrite = q.afterwards ? rewritten * lost_by_stores(far.stores, kLargePiece) : 0,
+          .afterwards = q.afterwards,
+          .write = Curve([&](std::size_t s) { return cost(s).write; }),
+          .read = Curve([&](std::size_t s) { return cost(s).read; }),
+          .pull = Curve([&](std::size_t s) { return pull(s) * (s < kPiece ? 1 : pulls); }),
+          .local = Curve(local)};
 }
 
 class Charge;
 /// The properties of a flow that the model needs, so that everything except its steps is compiled once.
 struct Facts {
   bool by_reference = false, pulls = false, rooted = false, posts_others = false, posts_result = false;
+  bool copies_own = false;  ///< not in a broadcast, which is in place in most programs
   int (*chunks)(Place) = nullptr;
   void (*run)(Place, Charge&) = nullptr;
 };
@@ -186,7 +181,7 @@ void Charge::pay(const Step& s) {
     ns += sources * (flow_.pulls ? pulled(s.from == flow::kEveryone) : p_.read(chunk_));
     if (flow_.by_reference && !(s.verb & flow::kResult)) read_in_place += sources * chunk_;
     if (s.from == flow::kEveryone) ns += p_.local(chunk_);
-  } else if (s.verb & flow::kInput) {
+  } else if (s.verb & flow::kInput && flow_.copies_own) {
     ns += p_.local(chunk_);
   }
   if (s.verb & flow::kMulticast) {
@@ -205,7 +200,7 @@ double walk(const Facts& flow, const Prices& p, int ranks, int rounds, double ch
        ++r) {  // a root and one other rank; in collectives without a root, all are alike
     Charge charge(flow, p, ranks, chunk);
     flow.run(Place{r, ranks, 0, rounds}, charge);
-    charge.ns += rewritten(p, std::min(charge.read_in_place, input));
+    charge.ns += p.rewrite * std::min(charge.read_in_place, input);
     most = std::max(most, charge.ns);
     least = r == 0 ? charge.ns : std::min(least, charge.ns);
   }
@@ -224,6 +219,7 @@ std::optional<Facts> facts_of(Collective c, Algorithm a) {
                     .rooted = Flow::kRooted,
                     .posts_others = Flow::kPostsOthers,
                     .posts_result = Flow::kPostsResult,
+                    .copies_own = c != Collective::broadcast,
                     .chunks = [](Place at) { return static_cast<int>(Flow{}.chunks(at)); },
                     .run = [](Place at, Charge& charge) { Flow{}(at, charge); }};
   });
@@ -245,28 +241,33 @@ Algorithm table_choice(const Rules& table, Collective c, Buffers buffers, int ra
 
 }  // namespace
 
+bool uses_ring(const Calibration& c, int ranks) { return ranks <= kRingRanks && ring_pays(c); }
+
+bool goes_round(Collective c, int ranks, std::size_t bytes) {
+  return ranks <= kRingRanks && (traits_of(c).rooted() || !is_large(c, ranks, bytes));
+}
+
+bool is_large(Collective c, int ranks, std::size_t bytes) {
+  constexpr std::size_t kLarge = 1 << 20;
+  const CollectiveTraits traits = traits_of(c);
+  return traits.in.elements(bytes, ranks) + traits.out.elements(bytes, ranks) > kLarge;
+}
+
 std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
   const auto flow = facts_of(q.collective, q.algorithm);
   if (!flow || !c.known() || q.ranks < 2) return std::nullopt;
-  Prices p = prices_of(c, q, flow->by_reference && traits_of(q.collective).rooted() && q.ranks == 2);
+  const Prices p = prices_of(c, q, !flow->by_reference,
+                             flow->by_reference && traits_of(q.collective).rooted() && q.ranks == 2);
   if (!p.write.known() || !p.read.known() || (flow->pulls && !p.pull.known())) return std::nullopt;
   const auto n = static_cast<std::size_t>(q.ranks);
   const bool blocks = traits_of(q.collective).blocks();
   const double longest = static_cast<double>(q.bytes) / (blocks ? 1 : flow->chunks(Place{0, q.ranks, 0, 1}));
-  const double touched = static_cast<double>(q.bytes) * (blocks ? q.ranks + 1 : 2);
-  const PairCosts& far = c.farthest();
-  const double reads = slowed(far.large.read, p.read(kLargePiece), touched);
-  if (far.large_local != 0 && counts_large_buffers(q))
-    p.local.slow_down(slowed(far.large_local, p.local(kLargePiece), touched));
-  else if (!flow->by_reference)
-    p.local.slow_down(reads);
   if (flow->by_reference) {
     // In place, the peers write by zero copy what they have read.
     const bool written = q.in_place && !flow->pulls && traits_of(q.collective).reduces_all();
     const double input = written ? 0 : double(traits_of(q.collective).in.elements(q.bytes, q.ranks));
     return kCallNs + (flow->pulls ? 0 : kReferenceNs) + walk(*flow, p, q.ranks, 1, longest, false, input);
   }
-  p.write.slow_down(slowed(far.large.write, p.write(kLargePiece), touched)), p.read.slow_down(reads);
   const std::size_t pieces = (flow->posts_others ? n - 1 : 1) + (flow->posts_result ? 1 : 0);
   const auto capacity = static_cast<double>(std::max(kLine, q.staging_slot / pieces / kLine * kLine));
   const double rounds = std::max(1.0, std::ceil(longest / capacity)), chunk = longest / rounds;

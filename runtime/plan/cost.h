@@ -35,6 +35,20 @@ inline constexpr double kCallNs = 100;
 /// In addition to that: finding registered buffers, including those of others, and publishing where they are.
 inline constexpr double kReferenceNs = 100;
 
+/// Groups of up to so many ranks have rings in their staging buffers. In larger ones each rank reads so many
+/// posts between two of its own that slots serve as well.
+inline constexpr int kRingRanks = 4;
+/// Whether a group of so many ranks, each on a core of its own, uses its ring: see ring_pays().
+bool uses_ring(const Calibration&, int ranks);
+/// Whether posts of a call go round the ring, in a group that uses it. A store to a line that another core
+/// has read waits for that core, so it pays to write where readers have touched so much else meanwhile that
+/// their caches have dropped the line. With large buffers they do that anyway, in rooted operations half as
+/// much. `bytes`: see CostQuery.
+bool goes_round(Collective, int ranks, std::size_t bytes);
+
+/// Whether a rank's buffers have more than 1 MiB, and so displace by themselves what is in the caches.
+bool is_large(Collective, int ranks, std::size_t bytes);
+
 /// Predicted nanoseconds until the last rank is done, between the farthest cores of the record. nullopt:
 /// figures are missing, or the flow does not use a single host's staging buffers and references.
 ///
@@ -42,16 +56,18 @@ inline constexpr double kReferenceNs = 100;
 /// registered buffer, costs reading its bytes; a pull costs one copy out of a process, and twice the smallest
 /// one to ask for pages and peers, unless it is forced; a step that waits for others, and a barrier, cost one
 /// hand-off and half of one for each rank beyond two. Times are interpolated between measured sizes, and grow
-/// with the bytes beyond them. Of many rounds only the first are walked; the rest are extrapolated. Transfers
-/// through staging buffers take longer if a rank touches more than 512 KiB, by a factor that grows up to 8
-/// MiB, where it is the record's factor for pieces of kLargeBytes. Copies of 64 KiB and more take longer by
-/// the record's factor for two cores that copy at once, unless only one rank copies, out of the other's
-/// buffer. With `afterwards`, flows by reference also cost what the
-/// application pays after the call: a byte that a peer has read in place costs its owner's next store the
-/// record's difference of the two kinds of stores (not in an all_reduce in place by zero copy, since the
-/// peers then write those bytes), and a byte that a peer has stored costs its owner a read from that peer's
-/// cache. A call itself takes kCallNs, and kReferenceNs more with registered buffers. The model does not
-/// include compute time of reductions, and memory beyond the size of all caches together.
+/// with the bytes beyond them. Of many rounds only the first are walked; the rest are extrapolated. Copies of
+/// 64 KiB and more cost what the record says of pieces that go round a ring, for posts that do; if a rank
+/// touches more than 1 MiB, what it says of large copies by pieces, for other posts and for a rank's own
+/// memory, and of a ring, for the buffers of other ranks; else what it says of copies, multiplied by its
+/// factor for two cores that copy at once, unless only one rank copies, out of the other's buffer of up to 1
+/// MiB. With `afterwards`, flows by reference also cost what the application pays after the call: a byte that
+/// a peer has read in place costs its owner's next store the record's difference of the two kinds of stores
+/// (not in an all_reduce in place by zero copy, since the peers then write those bytes; not beyond 1 MiB,
+/// when the line has left the peer's cache, but half of it for a root, whose readers touch half as much), and
+/// a byte that a peer has stored costs its owner a read from that peer's cache. A call itself takes kCallNs,
+/// and kReferenceNs more with registered buffers. The model does not include compute time of reductions, and
+/// memory beyond the size of all caches together.
 std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 
 /// Rows to put before the built-in table for a group of `ranks` on one host, each on a core of its own: those

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "kernels/flow/list.h"
+#include "runtime/plan/cost.h"
 
 namespace ouro::rt {
 namespace {
@@ -109,10 +110,11 @@ bool Selector::forces(const Operation& o) const {
 }
 
 Selector::Selector(const Rules& rules, int size, int hosts, bool enough_cores, StreamLimits stream_limits,
-                   std::string job_algorithm)
+                   PostRules posts, std::string job_algorithm)
     : size_(size),
       hosts_(hosts),
       stream_limits_(stream_limits),
+      posts_(posts),
       job_algorithm_(flow::parse_algorithm(job_algorithm)) {
   for (const Rule& r : rules.rows) {
     if (size < r.min_ranks || size > r.max_ranks) continue;
@@ -177,6 +179,8 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     }
   }
   choice->staging = ability(o.collective, choice->algorithm).staging;
+  choice->ring = posts_.ring && choice->staging && goes_round(o.collective, size_, bytes);
+  choice->built_in = choice->ring || (posts_.built_in && is_large(o.collective, size_, bytes));
   // If this rank has read its output buffer as input, its lines are in the cache when they are written.
   const bool reads = o.reads(rank);
   const std::size_t touched = aliased || !reads ? o.out.bytes() : o.in.bytes() + o.out.bytes();
@@ -204,6 +208,7 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
                           registered && !registered->reason.empty() ? ": " + registered->reason : "");
     if (choice->try_pull)
       *why += "; pull where all buffers lie on huge pages and ranks may read each other's memory";
+    if (choice->ring) *why += "; posts go round the ring";
     if (job_algorithm_ && !choice->forced)
       *why += fmt::format("; OURO_ALGO={} does not concern {}", flow::name(*job_algorithm_),
                           o.algorithm.empty() ? name(o.collective) : "calls with algorithm 'auto'");

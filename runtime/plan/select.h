@@ -25,6 +25,12 @@ struct StreamLimits {
   static constexpr StreamLimits of_caches(std::size_t bytes) { return {8 * bytes, 2 * bytes, bytes}; }
 };
 
+/// Posts in staging buffers.
+struct PostRules {
+  bool ring = false;      ///< they may go round the ring; must be the same on all ranks
+  bool built_in = false;  ///< those of large buffers are copied by the built-in kinds, as on the ring
+};
+
 struct Choice {
   flow::Algorithm algorithm{};
   bool staging = false;  ///< its flow runs over staging buffers
@@ -37,12 +43,14 @@ struct Choice {
   /// Outputs are written past the caches: by the selected flow, and by the flows by reference that may
   /// replace it.
   bool streams = false, streams_by_reference = false;
+  bool ring = false;      ///< posts in staging buffers go round the ring
+  bool built_in = false;  ///< posts are copied by the built-in kinds, not by those for slots
   bool forced = false;
   /// The part of the choice that must be equal on all ranks, in the encoding of signatures.
   std::uint8_t code() const {
     return static_cast<std::uint8_t>((static_cast<int>(algorithm) + 1) |
                                      (try_zero_copy ? Signature::kZeroCopy : 0) |
-                                     (try_pull ? Signature::kPull : 0));
+                                     (try_pull ? Signature::kPull : 0) | (ring ? Signature::kRing : 0));
   }
 };
 
@@ -55,7 +63,8 @@ class Selector {
  public:
   /// `enough_cores`: must be the same on all ranks, on all hosts. `job_algorithm`: OURO_ALGO, for all
   /// collectives that have an algorithm of this name; or "".
-  Selector(const Rules&, int size, int hosts, bool enough_cores, StreamLimits, std::string job_algorithm);
+  Selector(const Rules&, int size, int hosts, bool enough_cores, StreamLimits, PostRules,
+           std::string job_algorithm);
 
   /// Errors: invalid, if the caller names an algorithm, or the job names one that this collective has, that
   /// cannot serve the call; the text gives the reason, and the algorithms that can. The choice is the same on
@@ -91,6 +100,7 @@ class Selector {
   std::array<Rows, kCollectives> rows_;
   int size_, hosts_;
   StreamLimits stream_limits_;
+  PostRules posts_;
   std::optional<flow::Algorithm> job_algorithm_;
 };
 

@@ -18,8 +18,13 @@ namespace {
 using Copy = void (*)(void*, const void*, std::size_t);
 
 class Copies : public testing::TestWithParam<Copy> {};
-INSTANTIATE_TEST_SUITE_P(All, Copies, testing::Values(copy_shared, copy_stream),
-                         [](const auto& info) { return info.param == copy_shared ? "shared" : "stream"; });
+INSTANTIATE_TEST_SUITE_P(All, Copies, testing::Values(copy_slot, copy_buffer, copy_built_in, copy_stream),
+                         [](const auto& info) {
+                           return info.param == copy_slot       ? "slot"
+                                  : info.param == copy_buffer   ? "buffer"
+                                  : info.param == copy_built_in ? "built_in"
+                                                                : "stream";
+                         });
 
 void check(Copy copy, std::size_t bytes, std::size_t to_shift, std::size_t from_shift) {
   constexpr std::size_t kGuard = 128;
@@ -66,17 +71,20 @@ TEST_P(StreamLoops, CopyEveryLengthAndAlignment) {
 }
 TEST(StreamLoop, UnknownIsRefused) { EXPECT_FALSE(use_stream_loop("neon9")); }
 
-/// copy_shared with each kind in force, at sizes of all classes and around the limits between them.
+/// Each kind in force, at sizes of all classes and around the limits between them.
 TEST(CopyKinds, EachCopiesTheSame) {
-  for (std::size_t k = 0; k < kCopyKinds; ++k) {
-    CopyKinds kinds;
-    kinds.fill(static_cast<CopyKind>(k));
-    set_copy_kinds(kinds);
-    EXPECT_EQ(copy_kinds(), kinds);
-    for (const std::size_t border : {1u << 10, 2u << 10, 16u << 10, 128u << 10, 512u << 10})
-      for (const std::size_t bytes : {border - 1, border + 0, border + 65}) check(copy_shared, bytes, 3, 1);
+  for (const auto& [memory, copy] :
+       {std::pair<Shared, Copy>{Shared::slot, copy_slot}, {Shared::buffer, copy_buffer}}) {
+    for (std::size_t k = 0; k < kCopyKinds; ++k) {
+      CopyKinds kinds;
+      kinds.fill(static_cast<CopyKind>(k));
+      set_copy_kinds(memory, kinds);
+      EXPECT_EQ(copy_kinds(memory), kinds);
+      for (const std::size_t border : {1u << 10, 2u << 10, 16u << 10, 128u << 10, 512u << 10})
+        for (const std::size_t bytes : {border - 1, border + 0, border + 65}) check(copy, bytes, 3, 1);
+    }
+    set_copy_kinds(memory, kDefaultCopyKinds);
   }
-  set_copy_kinds(kDefaultCopyKinds);
 }
 TEST(CopyKinds, AClassReachesToTheMeanOfTwoSizes) {
   for (std::size_t i = 0; i < kCopySizes.size(); ++i) EXPECT_EQ(copy_size_class(kCopySizes[i]), i);
@@ -86,9 +94,10 @@ TEST(CopyKinds, AClassReachesToTheMeanOfTwoSizes) {
 }
 TEST(CopyKinds, AreKeptByClass) {
   const CopyKinds mixed = {CopyKind::rep, CopyKind::stream, CopyKind::plain, CopyKind::prefetch};
-  set_copy_kinds(mixed);
-  EXPECT_EQ(copy_kinds(), mixed);
-  set_copy_kinds(kDefaultCopyKinds);
+  set_copy_kinds(Shared::buffer, mixed);
+  EXPECT_EQ(copy_kinds(Shared::buffer), mixed);
+  EXPECT_EQ(copy_kinds(Shared::slot), kDefaultCopyKinds);
+  set_copy_kinds(Shared::buffer, kDefaultCopyKinds);
 }
 
 }  // namespace

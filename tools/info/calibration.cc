@@ -56,18 +56,24 @@ std::string calibration_text(const rt::HostCalibration& h) {
         text += fmt::format(" {:>16}", fmt::format("{} + {}", micros(c.write), micros(c.read)));
       text += fmt::format(" {:>16} {:>9}\n", micros(p.pull[s]), micros(p.pull_huge[s]));
     }
-    if (p.together.known())
-      text += fmt::format("  {:<9} {:>16} both cores at once, pulls {}\n", human_bytes(rt::kLargePiece),
-                          fmt::format("{} + {}", micros(p.together.write), micros(p.together.read)),
-                          micros(p.pull_together));
+    const auto row = [&](std::size_t bytes, const rt::CopyCost& c, const std::string& what) {
+      if (c.known())
+        text += fmt::format("  {:<9} {:>16} {}\n", human_bytes(bytes),
+                            fmt::format("{} + {}", micros(c.write), micros(c.read)), what);
+    };
+    constexpr std::size_t kPiece = kernels::copy_size_class(rt::kLargePiece);
+    row(rt::kLargePiece, p.ring,
+        fmt::format("to each place of a ring of {} in turn, by {}{}", human_bytes(rt::kRingBytes),
+                    kernels::name(kernels::kDefaultCopyKinds[kPiece]),
+                    i + 1 == h.record.pairs && rt::ring_pays(h.record) ? ": posts go round a ring" : ""));
+    row(rt::kLargePiece, p.together,
+        fmt::format("both cores at once, by {}; pulls {}", kernels::name(kernels::kDefaultCopyKinds[kPiece]),
+                    micros(p.pull_together)));
+    row(rt::kLargePiece, p.together_slots, "both cores at once, by the kind for slots");
     if (p.stores.known())
       text += fmt::format("  {:<9} {:>16} stores after the other core has read, and else\n",
                           human_bytes(rt::kLargePiece),
                           fmt::format("{}, {}", micros(p.stores.after_read), micros(p.stores.alone)));
-    if (p.many_stores.known())
-      text +=
-          fmt::format("  {:<9} {:>16} stores, likewise\n", human_bytes(rt::kManyStores),
-                      fmt::format("{}, {}", micros(p.many_stores.after_read), micros(p.many_stores.alone)));
     if (p.large.known())
       text += fmt::format("  {:<9} {:>16} by pieces of {}\n", human_bytes(rt::kLargeBytes),
                           fmt::format("{} + {}", micros(p.large.write), micros(p.large.read)),

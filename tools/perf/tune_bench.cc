@@ -143,7 +143,7 @@ Status TuneBench::enter(std::size_t stream_bytes) {
   if (!may) return may.status();
   pulls_ = std::find(may->begin(), may->end(), 0) == may->end();
   built_in_.emplace(rt::built_in_rules(), size(), 1, enough_cores(),
-                    rt::StreamLimits::uniform(~std::size_t{0}), "");
+                    rt::StreamLimits::uniform(~std::size_t{0}), rt::PostRules{}, "");
   return {};
 }
 

@@ -107,7 +107,7 @@ Status read_cluster(const Json& json, Cluster& out) {
 Cluster cluster_of(const rt::Calibration& c) {
   constexpr std::size_t kSize = 1;
   const rt::PairCosts& far = c.farthest();
-  const rt::CopyCost& copy = far.copies[kSize][static_cast<std::size_t>(rt::copy_kinds_by(c)[kSize])];
+  const rt::CopyCost& copy = far.copies[kSize][static_cast<std::size_t>(rt::slot_kinds_by(c)[kSize])];
   const auto bytes = static_cast<double>(kernels::kCopySizes[kSize]);
   constexpr double kNano = 1e-9;
   Cluster out = *find_cluster("host");

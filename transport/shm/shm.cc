@@ -90,13 +90,14 @@ LinkView ShmInboxes::link(int from, int to) const {
 }
 
 // Segment: one block per rank, with its arrival records, its count of rounds, its sleepers, its mark of
-// presence, then its eager slots and its slots on page boundaries.
+// presence, then its eager slots, its slots and its ring on page boundaries.
 namespace {
 constexpr std::size_t kHeadBytes =
     round_up(StagingView::kArrivals * sizeof(Arrival) + 3 * sizeof(Counter), 4096);
+constexpr std::size_t eager_memory(std::size_t slot) { return round_up(StagingView::kArrivals * slot, 4096); }
 }  // namespace
 
-ShmStagingLayout ShmStagingLayout::of(int n, std::size_t slot_bytes) {
+ShmStagingLayout ShmStagingLayout::of(int n, std::size_t slot_bytes, std::size_t ring_bytes) {
   const auto ranks = static_cast<std::size_t>(n);
   const std::size_t fair = kStagingBudget / (ranks * StagingView::kSlots) / 4096 * 4096;
   // A slot is cut into up to n+1 pieces of at least one line each.
@@ -104,21 +105,23 @@ ShmStagingLayout ShmStagingLayout::of(int n, std::size_t slot_bytes) {
   const std::size_t slot = std::max(least, std::min(round_up(slot_bytes, 4096), fair));
   const std::size_t eager =
       std::clamp(kEagerBudget / (ranks * StagingView::kArrivals) / 64 * 64, std::size_t{64}, kEagerBytes);
-  return {slot, eager,
-          ranks * (kHeadBytes + round_up(StagingView::kArrivals * eager, 4096) + StagingView::kSlots * slot)};
+  const std::size_t least_ring = StagingView::least_ring(slot);
+  const std::size_t ring =
+      least_ring <= ring_bytes / 2 ? std::max(least_ring, round_up(ring_bytes / ranks, 4096)) : 0;
+  return {slot, eager, ring, ranks * (kHeadBytes + eager_memory(eager) + StagingView::kSlots * slot + ring)};
 }
 
 StagingView ShmStaging::staging(int rank) const {
-  const std::size_t eager_slots = round_up(StagingView::kArrivals * layout_.eager_bytes, 4096);
-  std::byte* block =
-      segment_->data() +
-      static_cast<std::size_t>(rank) * (kHeadBytes + eager_slots + StagingView::kSlots * layout_.slot_bytes);
+  std::byte* const block =
+      segment_->data() + static_cast<std::size_t>(rank) * (layout_.bytes / static_cast<std::size_t>(n_));
   auto* arrivals = reinterpret_cast<Arrival*>(block);
   auto* counters = reinterpret_cast<Counter*>(arrivals + StagingView::kArrivals);
-  return {.slots = block + kHeadBytes + eager_slots,
+  std::byte* const slots = block + kHeadBytes + eager_memory(layout_.eager_bytes);
+  return {.slots = slots,
           .slot_bytes = layout_.slot_bytes,
           .eager_bytes = layout_.eager_bytes,
           .eager_slots = block + kHeadBytes,
+          .ring = slots + StagingView::kSlots * layout_.slot_bytes,
           .arrivals = arrivals,
           .done = counters,
           .sleepers = &counters[1].sleepers};

@@ -26,9 +26,11 @@ struct ShmInboxLayout {
   static ShmInboxLayout of(int n, std::uint32_t slot_bytes);
 };
 struct ShmStagingLayout {
-  std::size_t slot_bytes, eager_bytes;
+  std::size_t slot_bytes, eager_bytes, ring_bytes;
   std::size_t bytes;
-  static ShmStagingLayout of(int n, std::size_t slot_bytes);
+  /// `ring_bytes`: desired bytes of all rings together; 0: there are none. A ring is never smaller than
+  /// least_ring(slot); where that would take more than half of all, there are none.
+  static ShmStagingLayout of(int n, std::size_t slot_bytes, std::size_t ring_bytes);
 };
 
 class ShmLinks final : public Links {
@@ -76,6 +78,7 @@ class ShmStaging final : public StagingBuffers {
   ShmStaging(std::shared_ptr<device::Segment> segment, ShmStagingLayout layout, int n)
       : segment_(std::move(segment)), layout_(layout), n_(n) {}
   StagingView staging(int rank) const override;
+  void map_pages() const override { segment_->populate(); }
   Counter* present(int rank) const override;
 
  private:

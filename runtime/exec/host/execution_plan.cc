@@ -32,7 +32,8 @@ kernels::Reduction reduction_of(const Operation& op, DType t, int n) {
 }
 
 /// Small posts are stored in the arrival record itself, or, if ranks may run far ahead, in eager slots.
-StagingUse staging_use(const HostFlow& flow, std::size_t bytes, int n, const SlotBytes& slots) {
+/// ring: longer posts go round the ring.
+StagingUse staging_use(const HostFlow& flow, std::size_t bytes, bool ring, int n, const SlotBytes& slots) {
   StagingUse use;
   const auto posted = static_cast<std::size_t>(flow::input_pieces(flow.posts_others, n));
   use.others = flow.posts_others;
@@ -44,7 +45,11 @@ StagingUse staging_use(const HostFlow& flow, std::size_t bytes, int n, const Slo
     use.on = StagingUse::On::eager, use.stride = whole_lines(bytes);
   else  // small pieces are adjacent
     use.stride = std::min(slots.staging / (posted + flow.posts_result) / kLine * kLine, whole_lines(bytes));
-  if (use.on != StagingUse::On::slot) use.depth = StagingView::kArrivals;
+  const std::size_t span = (posted + flow.posts_result) * use.stride;
+  if (use.on != StagingUse::On::slot)
+    use.depth = StagingView::kArrivals;
+  else if (ring && slots.ring > 0 && span > slots.near)
+    use.on = StagingUse::On::ring, use.span = span;
   // A rank that waits for no other runs several rounds ahead. Requests for more than two lines delay the
   // stores.
   constexpr std::uint64_t kRooted = 4, kOthers = 1;
@@ -54,8 +59,8 @@ StagingUse staging_use(const HostFlow& flow, std::size_t bytes, int n, const Slo
 }
 
 /// Determines the size of chunks and the number of rounds.
-FlowPlan plan_flow(const Operation& op, flow::Algorithm algorithm, const ExecutionPlan& plan,
-                   const Members& members, const SlotBytes& slots) {
+FlowPlan plan_flow(const Operation& op, flow::Algorithm algorithm, const Choice& choice,
+                   const ExecutionPlan& plan, const Members& members, const SlotBytes& slots) {
   const HostFlow flow = host_flow(op, algorithm, members);
   const int n = members.size();
   FlowPlan part;
@@ -66,7 +71,8 @@ FlowPlan plan_flow(const Operation& op, flow::Algorithm algorithm, const Executi
   if (n == 1 || flow.by_reference) {
     capacity = flow::Cut::in_one_round(part.cut.blocks(), longest, flow.chunks);
   } else if (flow.stages) {
-    part.staging = staging_use(flow, longest * plan.elem, n, slots);
+    part.staging = staging_use(flow, longest * plan.elem, choice.ring, n, slots);
+    part.staging.built_in = choice.built_in;
     capacity = part.staging.on == StagingUse::On::arrival ? longest : part.staging.stride / plan.elem;
   } else {
     capacity = slots.link / kLine * kLine / std::max(plan.elem, plan.acc_bytes);
@@ -123,7 +129,7 @@ std::shared_ptr<const ExecutionPlan> make_execution_plan(const Plan& from, const
   plan->acc_bytes = plan->reduces ? kernels::accumulator_bytes(t, plan->reduction.op) : plan->elem;
 
   const auto part = [&](flow::Algorithm a, bool streams) {
-    FlowPlan made = plan_flow(op, a, *plan, members, slots);
+    FlowPlan made = plan_flow(op, a, choice, *plan, members, slots);
     made.streams = streams;
     return made;
   };

@@ -18,10 +18,12 @@ using HostRun = Status (*)(HostResources&, InFlight&);
 
 /// Where a staged flow stores its posts, and how far ahead of the readers it may run.
 struct StagingUse {
-  enum class On : std::uint8_t { arrival, eager, slot } on = On::slot;
+  enum class On : std::uint8_t { arrival, eager, slot, ring } on = On::slot;
   bool others = false;                        ///< a rank posts one chunk for each other rank, not one for all
   std::size_t result = 1;                     ///< index of the piece that holds a posted result
   std::size_t stride = 0;                     ///< bytes from one piece of a post to the next
+  bool built_in = false;                      ///< posts are copied by the built-in kinds
+  std::size_t span = 0;                       ///< bytes that a round takes of the ring; 0: it is not used
   std::uint64_t depth = StagingView::kSlots;  ///< rounds after which a post's memory is reused
   std::uint64_t ahead = 0;                    ///< maximum rounds from posting a round to having released it
   /// So many rounds ahead of a post, the rank requests ownership of the lines that it will write; 0: it does

@@ -30,13 +30,13 @@ struct Round {
   [[gnu::always_inline]] inline Status post(std::uint64_t round) {
     OURO_TRY(rounds.open(round));
     const StagingView& mine = rounds.mine();
-    std::byte* piece = piece_at(use, mine, round, 0);
+    std::byte* piece = piece_at(rounds, use, mine, round, 0);
     if constexpr (kOthers) {
       for (int d = 1; d < n; ++d, piece += use.stride)
-        kernels::copy_shared(piece, in + static_cast<std::size_t>(flow::wrap(rank + d, n)) * once.bytes,
-                             once.bytes);
+        copy_post(use, piece, in + static_cast<std::size_t>(flow::wrap(rank + d, n)) * once.bytes,
+                  once.bytes);
     } else {
-      kernels::copy_shared(piece, in, once.bytes);
+      copy_post(use, piece, in, once.bytes);
     }
     mine.publish(round, StagingView::kPosted, rounds.tag());
     if (use.owns_ahead > 0) {
@@ -67,7 +67,7 @@ Status read_root(HostResources& h, InFlight& f) {
   OURO_TRY(r.rounds.begin(f, r.use));
   const std::uint64_t round = r.rounds.first();
   OURO_TRY(r.rounds.wait_for(r.op.root, round, StagingView::kPosted));
-  place(r.out, piece_at(r.use, r.rounds.of(r.op.root), round, 0), r.once.bytes);
+  place(r.out, piece_at(r.rounds, r.use, r.rounds.of(r.op.root), round, 0), r.once.bytes);
   if (r.n == 2) r.rounds.heard_all(round);
   r.rounds.release();
   return {};
@@ -88,7 +88,7 @@ Status meet(HostResources& h, InFlight& f) {
     OURO_TRY(r.rounds.wait_for(from, round, StagingView::kPosted));
     const int position = kOthers ? flow::piece_for(r.rank, from, r.n) : 0;
     const std::byte* const piece =
-        piece_at(r.use, r.rounds.of(from), round, static_cast<std::size_t>(position));
+        piece_at(r.rounds, r.use, r.rounds.of(from), round, static_cast<std::size_t>(position));
     if constexpr (kReduces) {
       h.scratch.sources[i] = piece;
       if (premul) h.scratch.factors[i] = r.rounds.factor_of(from, round);

@@ -11,10 +11,10 @@ Status StagingExecutor::post(const Step& s) {
   const std::size_t elem = chunks.plan.elem;
   for (int j = 0; j < s.span; ++j) {
     const Extent e = chunks.in(s.span == 1 ? s.chunk : flow::nth(s.chunk, j, chunks.cut.per_round()));
-    std::byte* const piece = piece_at(use_, rounds_.mine(), round, static_cast<std::size_t>(j));
+    std::byte* const piece = piece_at(rounds_, use_, rounds_.mine(), round, static_cast<std::size_t>(j));
     if (e.count > 0)
       chunks.parts(e, [&](const std::byte* in, std::byte*, std::size_t done, std::size_t count) {
-        kernels::copy_shared(piece + done * elem, in, count * elem);
+        copy_post(use_, piece + done * elem, in, count * elem);
       });
   }
   rounds_.publish(round, StagingView::kPosted);
@@ -25,10 +25,10 @@ Status StagingExecutor::post_result(const Step& s) {
   const std::uint64_t round = round_of(s.chunk);
   OURO_TRY(rounds_.open(round));
   const std::size_t elem = chunks.plan.elem;
-  std::byte* const piece = piece_at(use_, rounds_.mine(), round, use_.result);
+  std::byte* const piece = piece_at(rounds_, use_, rounds_.mine(), round, use_.result);
   chunks.parts(chunks.out(s.chunk),
                [&](const std::byte*, std::byte* out, std::size_t done, std::size_t count) {
-                 kernels::copy_shared(piece + done * elem, out, count * elem);
+                 copy_post(use_, piece + done * elem, out, count * elem);
                });
   rounds_.publish(round, StagingView::kResult);
   return {};
@@ -43,7 +43,7 @@ Status StagingExecutor::await_post(int from, const Step& s, const void** where) 
     position = use_.result;
   else if (use_.others)
     position = static_cast<std::size_t>(flow::piece_for(chunks.cut.within_round(s.at), from, n_));
-  *where = piece_at(use_, rounds_.of(from), round, position);
+  *where = piece_at(rounds_, use_, rounds_.of(from), round, position);
   return {};
 }
 
@@ -51,7 +51,8 @@ Status StagingExecutor::fetch(const Step& s) {
   const void* source = nullptr;
   OURO_TRY(await_post(s.from, s, &source));
   // A root that has run ahead has already written the next arrival record: prefetches it during this copy.
-  if (use_.on != StagingUse::On::slot) __builtin_prefetch(&rounds_.of(s.from).arrival(rounds_.current() + 1));
+  if (use_.depth == StagingView::kArrivals)
+    __builtin_prefetch(&rounds_.of(s.from).arrival(rounds_.current() + 1));
   const std::size_t elem = chunks.plan.elem;
   chunks.parts(chunks.out(s.chunk),
                [&](const std::byte*, std::byte* to, std::size_t done, std::size_t count) {

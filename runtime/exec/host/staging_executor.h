@@ -50,10 +50,17 @@ class StagingExecutor {
   const int me_, n_;
 };
 
-/// Address of piece `position` of a rank's post in round `round`; `v` is that rank's view.
-inline std::byte* piece_at(const StagingUse& use, const StagingView& v, std::uint64_t round,
-                           std::size_t position) {
+/// Copies into a piece of a post.
+[[gnu::always_inline]] inline void copy_post(const StagingUse& use, void* to, const void* from,
+                                             std::size_t bytes) {
+  use.built_in ? kernels::copy_built_in(to, from, bytes) : kernels::copy_slot(to, from, bytes);
+}
+
+/// Address of piece `position` of a rank's post in round `round` of the operation; `v` is that rank's view.
+inline std::byte* piece_at(const StagingRounds& rounds, const StagingUse& use, const StagingView& v,
+                           std::uint64_t round, std::size_t position) {
   std::byte* const first = use.on == StagingUse::On::slot      ? v.slot(round)
+                           : use.on == StagingUse::On::ring    ? v.ring + rounds.place(round)
                            : use.on == StagingUse::On::arrival ? v.arrival(round).payload
                                                                : v.eager(round);
   return first + position * use.stride;

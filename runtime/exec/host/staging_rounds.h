@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/exec/host/execution_plan.h"
+#include "runtime/exec/host/ring_places.h"
 
 namespace ouro::rt {
 
@@ -25,7 +26,8 @@ class StagingRounds {
         rank_(members.rank()),
         n_(members.size()),
         enough_cores_(enough_cores),
-        known_done_(static_cast<std::size_t>(n_)) {}
+        known_done_(static_cast<std::size_t>(n_)),
+        ring_(wiring.slot_bytes().ring) {}
 
   /// Begins an operation with the next round. `use` says where its posts are stored.
   [[gnu::always_inline]] inline Status begin(const InFlight& f, const StagingUse& use) {
@@ -34,6 +36,10 @@ class StagingRounds {
       views_ = wiring_.staging().data();
     }
     tag_ = fold32(f.history);
+    if (ring_.used() || use.span > 0) [[unlikely]] {
+      ring_.begin(use.span, round_ - first_);
+      wiring_.need_ring();
+    }
     first_ = opened_ = round_;
     depth_ = use.depth, ahead_ = use.ahead;
     factor_ =
@@ -47,6 +53,8 @@ class StagingRounds {
   const StagingView& mine() const { return views_[rank_]; }
   const StagingView& of(int r) const { return views_[r]; }
 
+  /// Where in the ring of each rank its post of `round` begins, if posts of this operation are in the ring.
+  std::size_t place(std::uint64_t round) const { return ring_.place(round - first_); }
   /// Waits until all ranks have released the round that last used the memory of `round`. Called before
   /// anything is written to that memory.
   [[gnu::always_inline]] inline Status open(std::uint64_t round) {
@@ -118,6 +126,7 @@ class StagingRounds {
   std::uint64_t first_ = 0;   // its first round
   std::uint64_t opened_ = 0;  // the memory of the rounds below this one is open
   std::uint64_t depth_ = 1, ahead_ = 0;
+  RingPlaces ring_;
   std::uint32_t tag_ = 0;  // identifies this operation in arrival records
   const Scalar* factor_ = nullptr;
   bool met_ = false;  // the current round has had a barrier

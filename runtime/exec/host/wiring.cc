@@ -4,6 +4,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "runtime/plan/cost.h"
 #include "transport/net/net_links.h"
 #include "transport/shm/shm.h"
 
@@ -24,7 +25,11 @@ std::size_t staging_bytes(std::size_t wanted, int n) {
 }
 
 transport::ShmStagingLayout staging_layout(const Context& context, int n) {
-  return transport::ShmStagingLayout::of(n, staging_bytes(context.spec().page_bytes, n));
+  // All ranks of a host joined with the same record.
+  const bool ring = context.calibration().known() && n <= kRingRanks;
+  constexpr std::size_t kAllRings = 2 * kRingBytes;  // two ranks write and read as much as was measured
+  return transport::ShmStagingLayout::of(n, staging_bytes(context.spec().page_bytes, n),
+                                         ring ? kAllRings : 0);
 }
 
 }  // namespace
@@ -32,7 +37,7 @@ transport::ShmStagingLayout staging_layout(const Context& context, int n) {
 SlotBytes slot_bytes(const Context& context, int ranks) {
   const auto staging = staging_layout(context, ranks);
   return {transport::ShmLinkLayout::of(ranks, context.spec().slot_bytes).slot_bytes, staging.slot_bytes,
-          staging.eager_bytes};
+          staging.eager_bytes, staging.ring_bytes};
 }
 
 Wiring::Wiring(Context& context, const Members& members, std::uint64_t key, Waiter& waiter)
@@ -132,5 +137,7 @@ Status Wiring::need_staging() {
   for (int r = 0; r < n; ++r) views_.push_back(staging_->staging(r));
   return await_all([this](int r) { return staging_->present(r); });
 }
+
+void Wiring::map_pages() { staging_->map_pages(); }
 
 }  // namespace ouro::rt

@@ -2,6 +2,7 @@
 // by the host executors and, for links of their own, by messages.
 #pragma once
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime/context/context.h"
@@ -16,9 +17,15 @@ struct LinkEnds {
   std::vector<transport::LinkEnd> in, out;  ///< by rank
 };
 
-/// Payload bytes of one slot of a link, of one staging slot and of one eager slot: the same on all members.
+/// Bytes of a group's memory, and what it is used for: the same on all members.
 struct SlotBytes {
-  std::size_t link = 0, staging = 0, eager = 0;
+  std::size_t link = 0;     ///< payload of one slot of a link
+  std::size_t staging = 0;  ///< a staging slot; no post is longer
+  std::size_t eager = 0;    ///< an eager slot
+  std::size_t ring =
+      0;  ///< the ring of a staging buffer, at least StagingView::least_ring(staging); 0: there is none
+  std::size_t near =
+      4096;  ///< posts of up to so many bytes do not go round it: slots stay in the near caches
 };
 
 /// Slot sizes of a group of `ranks` ranks.
@@ -38,6 +45,11 @@ class Wiring {
   /// them, which is the same on all members: members of one host wait for each other.
   Status need_links();
   Status need_staging();
+  /// Called before the ring is used. The first time it has the system map all pages: otherwise operations
+  /// would wait for that until a lap of the ring is complete.
+  void need_ring() {
+    if (!std::exchange(has_ring_, true)) map_pages();
+  }
   LinkEnds& links() { return ends_; }  ///< empty before need_links()
   const std::vector<StagingView>& staging() const {
     return views_;
@@ -71,6 +83,7 @@ class Wiring {
   /// links over the network with slots as `far` specifies.
   Result<std::unique_ptr<transport::Links>> make_links(Purpose, std::unique_ptr<transport::Links> here,
                                                        transport::NetSlots far);
+  void map_pages();
   template <class Mark>
   Status await_all(Mark&& mark);
 
@@ -79,6 +92,7 @@ class Wiring {
   const std::uint64_t key_;
   Waiter& waiter_;
   SlotBytes bytes_;
+  bool has_ring_ = false;
   LinkEnds ends_;
   std::unique_ptr<transport::StagingBuffers> staging_;
   std::vector<StagingView> views_;

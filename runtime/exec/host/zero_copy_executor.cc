@@ -1,6 +1,8 @@
 // Steps over registered buffers. See zero_copy_executor.h; their meaning is in kernels/flow/step.h.
 #include "runtime/exec/host/zero_copy_executor.h"
 
+#include <cstring>
+
 #include "kernels/flow/list.h"
 
 namespace ouro::rt {
@@ -65,6 +67,9 @@ Status ZeroCopyExecutor::multicast(const Step& s) {
   const ExecutionPlan& plan = chunks.plan;
   const Extent out = chunks.out(s.chunk);
   const bool reduces = (s.verb & flow::kPosted) != 0 && s.from == flow::kEveryone;
+  // In place, this rank has just read the lines that it writes to the others, if theirs is in place, too.
+  // Then the built-in kind is as fast between far cores and four times as fast between near ones (Zen 4).
+  const bool has_read = reduces && chunks.op.in.data == chunks.op.out.data;
   const std::byte* source = nullptr;
   if (reduces)
     gather_sources(s, source_of(s));
@@ -87,8 +92,12 @@ Status ZeroCopyExecutor::multicast(const Step& s) {
       if (to == source) continue;
       if (chunks.streams)
         kernels::copy_stream(to, source, bytes);
+      else if (d == 0)
+        std::memcpy(to, source, bytes);
+      else if (has_read)
+        kernels::copy_built_in(to, source, bytes);
       else
-        kernels::copy_shared(to, source, bytes);
+        kernels::copy_buffer(to, source, bytes);
     }
     if (!reduces) source += bytes;
   }

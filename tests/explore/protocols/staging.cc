@@ -68,6 +68,13 @@ void add_staging(std::vector<Protocol>* all) {
                   new Collectives({.calls = {six}, .sleeps = true}),
                   false,
                   {no_release, no_acquire, early_round, no_done, no_room, reused}});
+  Call round = five, shorter = call(Collective::broadcast, Algorithm::direct, 20, 64);
+  round.ring = shorter.ring = true;
+  all->push_back({"staging.ring",
+                  "broadcasts in five and in three rounds, whose posts go round a ring",
+                  new Collectives({.calls = {round, shorter}, .brief = true}),
+                  false,
+                  {no_release, no_acquire, no_done, no_room}});
   all->push_back({"staging.slices",
                   "an all-reduce in rounds: each rank reduces a slice, posts the result, and runs ahead",
                   new Collectives({.calls = {slices}, .sleeps = true}),

@@ -36,7 +36,11 @@ std::unique_ptr<ouro::transport::Links> links_of(int rank) { return std::make_un
 namespace ouro::rt {
 
 Wiring::Wiring(Context& context, const Members& members, std::uint64_t key, Waiter& waiter)
-    : context_(context), members_(members), key_(key), waiter_(waiter) {}
+    : context_(context),
+      members_(members),
+      key_(key),
+      waiter_(waiter),
+      bytes_{.ring = explore::Job::kRingBytes} {}
 Wiring::~Wiring() = default;
 
 Status Wiring::need_links() {
@@ -48,6 +52,8 @@ Status Wiring::need_links() {
   }
   return {};
 }
+
+void Wiring::map_pages() {}
 
 Status Wiring::need_staging() {
   views_ = explore::job->staging;
@@ -123,7 +129,9 @@ void Fold::operator()(void* out, std::span<const void* const> in, std::span<cons
                       std::size_t count) const {
   fold({}, out, in, premul, count);
 }
-void copy_shared_lines(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void copy_slot_lines(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void copy_buffer_lines(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+void copy_built_in(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 void copy_stream(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 void stream_fence() {}
 

@@ -41,6 +41,7 @@ void Job::make_staging() {
                        .slot_bytes = kStagingBytes,
                        .eager_bytes = 64,
                        .eager_slots = make<std::byte>("eager slots", StagingView::kArrivals * 64),
+                       .ring = make<std::byte>("staging ring", kRingBytes),
                        .arrivals = arrivals,
                        .done = counters,
                        .sleepers = &counters[1].sleepers});
@@ -85,9 +86,11 @@ rt::Plan plan_of(const Call& call, const rt::Members& members, const void* in, v
   plan.op.out = {out, traits.out.elements(call.count, n), DType::u64};
   plan.op.root = call.root;
   plan.choice = {.algorithm = call.algorithm, .staging = call.staging, .try_zero_copy = call.try_zero_copy};
+  plan.choice.ring = call.ring;
   plan.signature = rt::signature(plan.op, rank, n, false, 0).by(plan.choice.code());
   plan.folded = plan.signature.folded();
-  plan.host = rt::make_execution_plan(plan, members, {Job::kSlotBytes, call.slot, call.eager}, true);
+  const rt::SlotBytes bytes{Job::kSlotBytes, call.slot, call.eager, Job::kRingBytes, 0};
+  plan.host = rt::make_execution_plan(plan, members, bytes, true);
   return plan;
 }
 

@@ -22,7 +22,7 @@ struct Job {
   std::vector<std::uint32_t*> aborts;
   std::shared_ptr<ouro::device::Segment> device_words;
   std::vector<std::byte*> registered;  ///< memory that other ranks may use in place
-  static constexpr std::size_t kSlotBytes = 64, kStagingBytes = 256, kRegisteredBytes = 512;
+  static constexpr std::size_t kSlotBytes = 64, kStagingBytes = 256, kRingBytes = 320, kRegisteredBytes = 512;
 
   void make_links();
   void make_staging();
@@ -69,6 +69,7 @@ struct Call {
   int root = 0;
   std::size_t slot = Job::kStagingBytes;  ///< maximum bytes of a staging slot that posts use
   std::size_t eager = 64;                 ///< bytes of an eager slot; a longer post uses a staging slot
+  bool ring = false;                      ///< posts go round the ring, which has room for five of 64 bytes
 };
 ouro::rt::Plan plan_of(const Call&, const ouro::rt::Members&, const void* in, void* out);
 /// All members of a job on one host, as each of them sees them.

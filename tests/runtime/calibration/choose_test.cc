@@ -14,38 +14,79 @@ constexpr auto kRep = static_cast<std::size_t>(CopyKind::rep),
                kStream = static_cast<std::size_t>(CopyKind::stream);
 
 TEST(Choose, WhereRepIsSlowStoresGoPastTheCaches) {
-  EXPECT_EQ(copy_kinds_by(far_zen3()),
+  EXPECT_EQ(slot_kinds_by(far_zen3()),
             (CopyKinds{CopyKind::rep, CopyKind::stream, CopyKind::stream, CopyKind::stream}));
 }
 
 TEST(Choose, WhatTheReaderPaysCounts) {
   Calibration c = far_zen3();
   for (auto& size : c.pair[0].copies) size[kStream].read *= 4;  // from memory instead of from a cache
-  EXPECT_EQ(copy_kinds_by(c)[1], CopyKind::rep);
+  EXPECT_EQ(slot_kinds_by(c)[1], CopyKind::rep);
 }
 
 TEST(Choose, LessThanAFifthMayBeNoise) {
   Calibration c = far_zen3();
   c.pair[0].copies[1][kRep] = {1000, 1000};
   c.pair[0].copies[1][kStream] = {600, 1000};
-  EXPECT_EQ(copy_kinds_by(c)[1], CopyKind::rep);
+  EXPECT_EQ(slot_kinds_by(c)[1], CopyKind::rep);
   c.pair[0].copies[1][kStream] = {599, 1000};
-  EXPECT_EQ(copy_kinds_by(c)[1], CopyKind::stream);
+  EXPECT_EQ(slot_kinds_by(c)[1], CopyKind::stream);
+}
+
+TEST(Choose, BuffersOfOthersHaveToSaveHalf) {
+  Calibration c = far_zen3();
+  c.pair[0].copies[1][kRep] = {1000, 1000};
+  c.pair[0].copies[1][kStream] = {500, 500};
+  EXPECT_EQ(slot_kinds_by(c)[1], CopyKind::stream);
+  EXPECT_EQ(buffer_kinds_by(c)[1], CopyKind::rep);
+  c.pair[0].copies[1][kStream] = {500, 499};
+  EXPECT_EQ(buffer_kinds_by(c)[1], CopyKind::stream);
+}
+
+TEST(Choose, PostsGoRoundARingWhereThatIsNotSlowerThanTheBestSlots) {
+  Calibration c = far_zen3();
+  EXPECT_FALSE(ring_pays(c)) << "nothing is known";
+  EXPECT_FALSE(ring_pays({}));
+  c.pair[0].copies[1][kStream] = {1000, 1000};
+  c.pair[0].ring = {1000, 1001};
+  EXPECT_FALSE(ring_pays(c));
+  c.pair[0].ring = {1000, 1000};
+  EXPECT_TRUE(ring_pays(c));
+  c.pair[0].together_slots = {900, 1000};  // faster than alone, as in no measurement
+  EXPECT_FALSE(ring_pays(c));
+  c.pair[0].ring = {3000, 3000}, c.pair[0].together_slots = {3000, 3000};
+  EXPECT_TRUE(ring_pays(c)) << "both cores copy in most operations";
+  EXPECT_EQ(slot_kinds_by(c)[1], CopyKind::stream);
+}
+
+TEST(Choose, LargerCopiesGoToMemoryThatHasLeftTheCaches) {
+  Calibration c = far_zen3();
+  EXPECT_EQ(cost_of(c.pair[0], CopyKind::rep, 2), (CopyCost{43'000, (256 << 10) / 13}));
+  c.pair[0].ring = {2'000, 2'500};
+  EXPECT_EQ(cost_of(c.pair[0], CopyKind::rep, 1), (CopyCost{10'900, (64 << 10) / 13})) << "a single piece";
+  EXPECT_EQ(cost_of(c.pair[0], CopyKind::rep, 2), (CopyCost{8'000, 10'000}));
+  EXPECT_EQ(cost_of(c.pair[0], CopyKind::stream, 2), (CopyCost{12'000, (256 << 10) / 13}));
+  c.pair[0].ring = {200'000, 2'500};
+  EXPECT_EQ(cost_of(c.pair[0], CopyKind::rep, 2), (CopyCost{43'000, (256 << 10) / 13})) << "never more";
+  // So non-temporal stores have to be faster than that.
+  c.pair[0].ring = {2'000, 2'500};
+  EXPECT_EQ(slot_kinds_by(c)[1], CopyKind::stream);
+  EXPECT_EQ(slot_kinds_by(c)[2], CopyKind::rep);
 }
 
 TEST(Choose, TheFarthestCoresDecide) {
   Calibration c = invented_record();
   c.pair[0].copies[1][kStream] = {1, 1};  // for near cores, which the choice does not use
-  EXPECT_EQ(copy_kinds_by(c), kDefaultCopyKinds);
+  EXPECT_EQ(slot_kinds_by(c), kDefaultCopyKinds);
   c.pair[1].copies[1][kStream] = {1, 1};
-  EXPECT_EQ(copy_kinds_by(c)[1], CopyKind::stream);
+  EXPECT_EQ(slot_kinds_by(c)[1], CopyKind::stream);
 }
 
 TEST(Choose, WithoutFiguresWhatIsBuiltInStays) {
-  EXPECT_EQ(copy_kinds_by({}), kDefaultCopyKinds);
+  EXPECT_EQ(slot_kinds_by({}), kDefaultCopyKinds);
   Calibration c = far_zen3();
   for (auto& size : c.pair[0].copies) size[kRep] = {};  // no figure to compare with
-  EXPECT_EQ(copy_kinds_by(c), kDefaultCopyKinds);
+  EXPECT_EQ(slot_kinds_by(c), kDefaultCopyKinds);
 }
 
 TEST(ChoosePatience, WithOwnCoresFourWakesAreSpun) {

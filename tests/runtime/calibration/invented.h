@@ -20,7 +20,8 @@ inline Calibration invented_record() {
     }
     p.large = {800'000 * (i + 1), 900'000 * (i + 1)};
     p.together = {9'000 * (i + 1), 9'500 * (i + 1)}, p.pull_together = 11'000 * (i + 1);
-    p.stores = {2'000 * (i + 1), 1'000}, p.many_stores = {24'000 * (i + 1), 16'000};
+    p.together_slots = {8'000 * (i + 1), 8'500 * (i + 1)}, p.ring = {7'000 * (i + 1), 7'500 * (i + 1)};
+    p.stores = {2'000 * (i + 1), 1'000};
     p.large_local = 700'000;
   }
   return c;

@@ -85,7 +85,8 @@ TEST_F(Calibrated, CopiesAreOfTheKindThatTheRecordSays) {
   const auto outcome = test::run_processes(3, [](Context& context) -> std::string {
     using kernels::CopyKind;
     const kernels::CopyKinds expected = {CopyKind::rep, CopyKind::rep, CopyKind::plain, CopyKind::rep};
-    OURO_RANK_CHECK(kernels::copy_kinds() == expected, "rank {}", context.rank());
+    for (const auto memory : {kernels::Shared::slot, kernels::Shared::buffer})
+      OURO_RANK_CHECK(kernels::copy_kinds(memory) == expected, "rank {}", context.rank());
     std::vector<int> in(100'000, context.rank() + 1), out(in.size());  // of that size, and staged
     OURO_RANK_OK(all_reduce(context.world(), std::span<const int>(in), std::span(out)));
     OURO_RANK_CHECK(std::count(out.begin(), out.end(), 6) == 100'000, "{} and others", out[0]);

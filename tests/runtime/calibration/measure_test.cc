@@ -23,7 +23,9 @@ class FakeProbe final : public Probe {
  public:
   std::optional<std::uint32_t> handoff() override { return answer(60); }
   std::optional<CopyCost> copy(kernels::CopyKind kind, std::size_t bytes) override {
-    const auto ns = answer(static_cast<std::uint32_t>(bytes / 16) + static_cast<std::uint32_t>(kind));
+    const std::uint32_t slower = kind == kernels::CopyKind::rep && rep_is_slow ? 4 : 1;
+    const auto ns =
+        answer((static_cast<std::uint32_t>(bytes / 16) + static_cast<std::uint32_t>(kind)) * slower);
     return ns ? std::optional(CopyCost{*ns, *ns + 7}) : std::nullopt;
   }
   std::optional<std::uint32_t> pull(std::size_t bytes, bool huge) override {
@@ -32,8 +34,12 @@ class FakeProbe final : public Probe {
   std::optional<std::uint32_t> context_switch() override { return answer(1100); }
   std::optional<std::uint32_t> wake() override { return answer(13'000); }
   std::optional<CopyCost> together(kernels::CopyKind kind) override {
-    together_kind = kind;
-    const auto ns = answer(6000);
+    const auto ns = answer(6000 + static_cast<std::uint32_t>(kind));
+    return ns ? std::optional(CopyCost{*ns, *ns + 7}) : std::nullopt;
+  }
+  std::optional<CopyCost> ring(kernels::CopyKind kind) override {
+    ring_kind = kind;
+    const auto ns = answer(ring_ns);
     return ns ? std::optional(CopyCost{*ns, *ns + 7}) : std::nullopt;
   }
   std::optional<std::uint32_t> pull_together() override { return pulls ? answer(9000) : std::nullopt; }
@@ -51,16 +57,17 @@ class FakeProbe final : public Probe {
   TimeOf clock() {
     return [this] { return now; };
   }
-  /// Every seventh answer is too high, as from a core that others use.
+  /// Every eleventh answer is too high, as from a core that others use.
   std::optional<std::uint32_t> answer(std::uint32_t ns) {
     now += 1us, ++asked;
     if (silent_from >= 0 && asked > silent_from) return std::nullopt;
-    return disturbed && asked % 7 == 0 ? ns * 50 : ns;
+    return disturbed && asked % 11 == 0 ? ns * 50 : ns;
   }
   Clock::time_point now{};
   int asked = 0, silent_from = -1;
-  bool disturbed = false, pulls = true;
-  kernels::CopyKind large_kind{}, together_kind{};
+  bool disturbed = false, pulls = true, rep_is_slow = false;
+  std::uint32_t ring_ns = 5000;
+  kernels::CopyKind large_kind{}, ring_kind{};
 };
 
 /// The model of cores that are `factor` times slower, for copies up to `bytes`.
@@ -75,9 +82,10 @@ PairCosts slower(const PairCosts& than, std::uint32_t factor, std::size_t bytes)
   const std::uint32_t by = kernels::kCopySizes.back() <= bytes ? factor : 0;  // treated like the largest size
   p.large.write *= by, p.large.read *= by;
   const std::uint32_t piece = kLargePiece <= bytes ? factor : 0;
-  p.together.write *= piece, p.together.read *= piece, p.pull_together *= piece;
+  for (CopyCost* c : {&p.together, &p.together_slots, &p.ring}) c->write *= piece, c->read *= piece;
+  p.pull_together *= piece;
   // As a hand-off. What no other core has read is as fast as before, and so are copies of a core's own.
-  p.stores.after_read *= factor, p.many_stores.after_read *= factor;
+  p.stores.after_read *= factor;
   return p;
 }
 
@@ -120,15 +128,30 @@ TEST(Measure, TakesTheLeastOfSeveralTries) {
     EXPECT_EQ(costs.pull_huge[s], bytes / 32);
   }
   EXPECT_EQ(costs.large, (CopyCost{300'000, 300'007}));
-  EXPECT_EQ(costs.together, (CopyCost{6000, 6007}));
+  EXPECT_EQ(costs.together, (CopyCost{6001, 6008}));
+  EXPECT_FALSE(costs.together_slots.known()) << "slots are written by the built-in kind";
+  EXPECT_EQ(costs.ring, (CopyCost{5000, 5007}));
   EXPECT_EQ(costs.pull_together, 9000u);
   EXPECT_EQ(costs.stores, (StoreCost{4096, 1024}));
-  EXPECT_EQ(costs.many_stores, (StoreCost{65'536, 16'384}));
   EXPECT_EQ(costs.large_local, 250'000u);
   EXPECT_EQ(probe.large_kind, kernels::CopyKind::rep);  // the kind that will be in force
-  EXPECT_EQ(probe.together_kind, kernels::CopyKind::rep);
+  EXPECT_EQ(probe.ring_kind, kernels::CopyKind::rep);
   EXPECT_EQ(measure_context_switch(probe, probe.clock(), probe.now + 1s), 1100u);
   EXPECT_EQ(measure_wake(probe, probe.clock(), probe.now + 1s), 13'000u);
+}
+
+/// Copies at once are measured by the kinds that will be in force, and by the built-in one.
+TEST(Measure, WhereAnotherKindIsFasterItIsTheOneForSlots) {
+  FakeProbe probe;
+  probe.rep_is_slow = true;
+  const PairCosts slots = measure(probe, probe.clock(), probe.now + 1s);
+  EXPECT_EQ(slots.together, (CopyCost{6001, 6008}));
+  EXPECT_EQ(slots.together_slots, (CopyCost{6000, 6007}));
+  EXPECT_EQ(probe.ring_kind, kernels::CopyKind::rep);
+  EXPECT_EQ(probe.large_kind, kernels::CopyKind::rep) << "a ring takes less than such slots";
+  probe.ring_ns = 7000;
+  measure(probe, probe.clock(), probe.now + 1s);
+  EXPECT_EQ(probe.large_kind, kernels::CopyKind::plain);
 }
 
 TEST(Measure, APauseIsTheLeastOfSeveralTriesRoundedUp) {
@@ -188,9 +211,11 @@ TEST(PairProbe, AnswersUntilItsEnd) {
              const auto wake = (*probe)->wake();
              const auto large = (*probe)->large(kernels::CopyKind::rep);
              const auto both = (*probe)->together(kernels::CopyKind::rep);
+             const auto ring = (*probe)->ring(kernels::CopyKind::rep);
              (void)(*probe)->pull_together();  // systems may forbid it
              EXPECT_TRUE(!copy || !large || large->both() > copy->both());
              EXPECT_TRUE(!large || !both || large->both() > both->both());
+             EXPECT_TRUE(!ring || ring->known());
              others += handoff && copy && together;
              if (!handoff || !copy || !together || !wake) continue;
              EXPECT_GT(*handoff, 0u);

@@ -52,11 +52,15 @@ TEST(Record, DigestIsOfTheFigures) {
     EXPECT_NE(other.digest(), c.digest());
     EXPECT_EQ(*parse_calibration(to_json(other, "")), other);
   }
-  for (StoreCost PairCosts::*figure : {&PairCosts::stores, &PairCosts::many_stores}) {
-    other = c, (other.pair[0].*figure).alone += 1;
+  for (CopyCost PairCosts::*figure :
+       {&PairCosts::ring, &PairCosts::together, &PairCosts::together_slots, &PairCosts::large}) {
+    other = c, (other.pair[0].*figure).read += 1;
     EXPECT_NE(other.digest(), c.digest());
     EXPECT_EQ(*parse_calibration(to_json(other, "")), other);
   }
+  other = c, other.pair[0].stores.alone += 1;
+  EXPECT_NE(other.digest(), c.digest());
+  EXPECT_EQ(*parse_calibration(to_json(other, "")), other);
   for (const auto figure : {&Calibration::context_switch, &Calibration::wake, &Calibration::pause,
                             &Calibration::cache_kib, &Calibration::caches}) {
     other = c, other.*figure += 1;
@@ -70,7 +74,7 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   c.pair[0].pull[0] = 4'000'000'000u;  // 4 KiB in four seconds
   c.pair[0].large.read = 400;          // 4 MiB in no time
   c.pair[0].together.read = 3, c.pair[0].pull_together = 3, c.pair[0].stores.alone = 3;
-  c.pair[0].many_stores.alone = 3, c.pair[0].large_local = 400;
+  c.pair[0].together_slots.write = 3, c.pair[0].ring.read = 3, c.pair[0].large_local = 400;
   c.pair[1].handoff = 1'000'000;  // a line in a millisecond
   c.context_switch = 3, c.wake = 20'000'000, c.pause = 5'000, c.cache_kib = 3, c.caches = 5'000;
   const Calibration sane = without_absurd(c);
@@ -81,7 +85,8 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   EXPECT_FALSE(sane.pair[0].large.known());
   EXPECT_FALSE(sane.pair[0].together.known());
   EXPECT_EQ(sane.pair[0].pull_together, 0u);
-  EXPECT_FALSE(sane.pair[0].many_stores.known());
+  EXPECT_FALSE(sane.pair[0].together_slots.known());
+  EXPECT_FALSE(sane.pair[0].ring.known());
   EXPECT_EQ(sane.pair[0].large_local, 0u);
   EXPECT_FALSE(sane.pair[0].stores.known());
   EXPECT_EQ(sane.pair[0].pull[1], c.pair[0].pull[1]);

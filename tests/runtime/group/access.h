@@ -47,6 +47,11 @@ struct TestAccess {
       if (f->run) ++(f->run == expected ? found : others);
     return expected && found == 1 && others == 0;
   }
+  /// Whether posts of the selected flow of a call go round the ring.
+  static bool goes_round(const Group& g, const Operation& op) {
+    Plan plan;
+    return g.planner_.make(op, &plan).ok() && plan.host && plan.host->flow.staging.on == StagingUse::On::ring;
+  }
   /// Whether this rank of the group has links for messages.
   static bool has_message_links(Group& g) {
     std::lock_guard lock(g.mailbox_.mutex_);
@@ -59,14 +64,16 @@ struct TestAccess {
     std::lock_guard inner(g.mailbox_.messages_->mutex_);
     return g.mailbox_.messages_->wanted_.size();
   }
-  /// From now on this rank of the group selects by `rows`, which precede the built-in rows.
-  static Status select_by(Group& g, std::string_view rows) {
+  /// From now on this rank of the group selects by `rows`, which precede the built-in rows. `ring`: posts may
+  /// go round the ring.
+  static Status select_by(Group& g, std::string_view rows, bool ring = false) {
     Rules rules = built_in_rules();
     const auto first = parse_rules(rows);
     OURO_TRY(first.status());
     rules.rows.insert(rules.rows.begin(), first->begin(), first->end());
     g.planner_.select_by(std::make_unique<Selector>(rules, g.size(), g.members_.hosts(), true,
-                                                    StreamLimits::uniform(~std::size_t{0}), ""));
+                                                    StreamLimits::uniform(~std::size_t{0}),
+                                                    PostRules{.ring = ring}, ""));
     g.host_.look_again();
     return {};
   }

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/plan/cost.h"
+
 namespace ouro::rt {
 namespace {
 
@@ -48,6 +50,7 @@ struct Case {
   std::size_t stream_bytes = kAny;
   std::string job_algorithm = "";
   std::vector<Rule> more = {};  ///< before `rows`
+  bool ring = false;
 };
 
 struct Chosen {
@@ -61,7 +64,7 @@ Chosen choose(const Case& c, const Operation& o, bool canonical = false) {
   rules.rows.insert(rules.rows.begin(), front.begin(), front.end());
   rules.rows.insert(rules.rows.begin(), c.more.begin(), c.more.end());
   const Selector selector(rules, c.ranks, 1, c.enough_cores, StreamLimits::uniform(c.stream_bytes),
-                          c.job_algorithm);
+                          {.ring = c.ring, .built_in = c.ring}, c.job_algorithm);
   Chosen chosen;
   chosen.status = selector.select(o, 0, canonical, &chosen.choice, &chosen.why);
   return chosen;
@@ -81,6 +84,31 @@ TEST(Selection, TheFirstRowThatFitsWins) {
             chosen({}, operation(Collective::all_reduce, 4100)));
   EXPECT_EQ(chosen(c, operation(Collective::all_gather, 4)),
             chosen({}, operation(Collective::all_gather, 4)));
+}
+
+TEST(Selection, PostsGoRoundTheRingWhereBuffersAreNotLarge) {
+  constexpr std::size_t MiB = 1 << 20;
+  const auto ring = [](Collective op, std::size_t bytes, int ranks = 2, const char* rows = "") {
+    const Chosen x = choose({.rows = rows, .ranks = ranks, .ring = true}, operation(op, bytes, ranks));
+    EXPECT_TRUE(x.status.ok()) << x.status.message();
+    EXPECT_EQ((x.choice.code() & Signature::kRing) != 0, x.choice.ring) << "ranks that differ notice it";
+    EXPECT_EQ(x.why.find("round the ring") != std::string::npos, x.choice.ring) << x.why;
+    return x.choice.ring;
+  };
+  EXPECT_TRUE(ring(Collective::all_reduce, MiB / 2)) << "1 MiB in and out";
+  EXPECT_FALSE(ring(Collective::all_reduce, MiB / 2 + 4));
+  EXPECT_TRUE(ring(Collective::all_gather, MiB / 3 / 4 * 4)) << "blocks: one in, two out";
+  EXPECT_FALSE(ring(Collective::all_gather, MiB / 2));
+  EXPECT_TRUE(ring(Collective::broadcast, 64 * MiB)) << "rooted";
+  EXPECT_FALSE(ring(Collective::broadcast, 4096, kRingRanks + 1)) << "large groups have none";
+  EXPECT_FALSE(ring(Collective::all_reduce, 4096, 2, "all_reduce:tree")) << "over links";
+  EXPECT_FALSE(choose({}, operation(Collective::all_reduce, 4096)).choice.ring) << "it does not pay here";
+  const auto built_in = [](Collective op, std::size_t bytes, bool pays = true) {
+    return choose({.ring = pays}, operation(op, bytes)).choice.built_in;
+  };
+  EXPECT_TRUE(built_in(Collective::all_reduce, 4096)) << "on the ring";
+  EXPECT_TRUE(built_in(Collective::all_reduce, MiB)) << "large buffers";
+  EXPECT_FALSE(built_in(Collective::all_reduce, MiB, false));
 }
 
 TEST(Selection, SizesAreOfOneBlock) {
@@ -130,7 +158,7 @@ TEST(Selection, RowsForCallsInPlaceAreDeclinedByOthers) {
 TEST(Selection, OutputsGoPastTheCachesByKindOfFlow) {
   const StreamLimits limits = StreamLimits::of_caches(1 << 20);
   const Rules rules = built_in_rules();
-  const Selector selector(rules, 2, 1, true, limits, "");
+  const Selector selector(rules, 2, 1, true, limits, {}, "");
   const auto streams = [&](Collective c, std::size_t bytes) {
     Choice choice;
     const Status s = selector.select(operation(c, bytes), 0, false, &choice);
@@ -231,7 +259,7 @@ TEST(Selection, TheJobsAlgorithmThatCannotServeACallIsAnError) {
   const Chosen far = [&] {
     const Rules rules = built_in_rules();
     Chosen x;
-    x.status = Selector(rules, 4, 2, true, StreamLimits::uniform(kAny), "direct")
+    x.status = Selector(rules, 4, 2, true, StreamLimits::uniform(kAny), {}, "direct")
                    .select(operation(Collective::all_reduce, 8, 4), 0, false, &x.choice, &x.why);
     return x;
   }();

@@ -8,6 +8,7 @@
 #include "runtime/core/env.h"
 #include "runtime/join/launch.h"
 #include "runtime/network/interfaces.h"
+#include "runtime/plan/cost.h"
 #include "runtime/plan/rules.h"
 #include "tests/system/fuzz/support.h"
 #include "tests/system/fuzz/targets.h"
@@ -105,7 +106,9 @@ void calibration(wire::View in) {
   std::memcpy(&left, in.data(), std::min(in.size(), sizeof left));
   for (const rt::Calibration& c : {read.ok() ? *read : rt::Calibration{}, rt::without_absurd(left)}) {
     require(c.pairs <= rt::kDistances);
-    (void)rt::copy_kinds_by(c);
+    (void)rt::slot_kinds_by(c);
+    (void)rt::buffer_kinds_by(c);
+    (void)rt::rows_by_cost(c, 2, std::size_t{128} << 10);
     const auto again = rt::parse_calibration(rt::to_json(c, key));
     require(again.ok() == c.known());
     require(!again.ok() || (again->digest() == c.digest() && again->complete() == c.complete()));

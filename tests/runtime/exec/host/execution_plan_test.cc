@@ -6,6 +6,7 @@
 
 #include "runtime/exec/host/by_reference.h"
 #include "runtime/exec/host/execution_plan.h"
+#include "runtime/exec/host/ring_places.h"
 #include "runtime/exec/host/single_round.h"
 
 namespace ouro::rt {
@@ -13,7 +14,8 @@ namespace {
 
 using flow::Algorithm;
 using On = StagingUse::On;
-constexpr SlotBytes kSlots{4096, 8192, 512};  // of a link, of a staging slot, of an eager slot
+constexpr SlotBytes kSlots{
+    .link = 4096, .staging = 8192, .eager = 512, .ring = StagingView::least_ring(8192)};
 
 /// The plan of rank `rank` of `n` on one host, for a region or blocks of `count` floats.
 struct Case {
@@ -103,6 +105,31 @@ TEST(ExecutionPlans, PlacePostsBySize) {
   EXPECT_EQ(scatter(7, 3).stride, 28u);
   EXPECT_EQ(scatter(8, 3).stride, 64u);
   EXPECT_TRUE(scatter(8, 3).others);
+}
+
+TEST(ExecutionPlans, PutPostsOfMoreThanAPageOnTheRingIfTheChoiceSaysSo) {
+  Choice round;
+  round.ring = true;
+  const auto use = [&](Case c) {
+    c.also = round;
+    return c.make()->flow.staging;
+  };
+  EXPECT_EQ(use({.count = 1024}).on, On::slot) << "4 KiB stay in the nearest caches";
+  EXPECT_EQ(use({.count = 1024}).span, 0u);
+  EXPECT_EQ(use({.count = 1025}).on, On::ring);
+  EXPECT_EQ(use({.count = 1025}).span, 4160u) << "whole lines";
+  EXPECT_EQ(use({.count = 1025}).depth, std::uint64_t{StagingView::kSlots});
+  EXPECT_EQ((Case{.count = 1025}.make()->flow.staging.on), On::slot);
+  EXPECT_EQ(use({.count = 5000}).span, 8192u) << "several rounds of a slot each";
+  // All pieces of a post count, also the result.
+  EXPECT_EQ(use({.algorithm = Algorithm::direct, .count = 1200, .n = 2}).span, 2 * 4096u)
+      << "half a slot each";
+  EXPECT_EQ(
+      use({.collective = Collective::all_to_all, .algorithm = Algorithm::direct, .count = 400, .n = 4}).span,
+      3 * 1600u);
+  EXPECT_EQ(use({.count = 14}).on, On::arrival);
+  EXPECT_EQ(use({.collective = Collective::broadcast, .algorithm = Algorithm::direct, .count = 128}).on,
+            On::eager);
 }
 
 TEST(ExecutionPlans, SayWhoPostsAndWhoReads) {
