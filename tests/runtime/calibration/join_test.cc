@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <set>
@@ -22,6 +21,7 @@
 #include "runtime/context/context.h"
 #include "runtime/group/group.h"
 #include "tests/runtime/calibration/invented.h"
+#include "tests/runtime/calibration/pinned.h"
 #include "tests/runtime/group/ranks.h"
 #include "transport/shm/reach.h"
 
@@ -32,23 +32,9 @@ using testing::HasSubstr;
 
 class Calibrated : public testing::Test {
  protected:
-  Calibrated() {
-    std::string pattern = testing::TempDir() + "ouro-calibrated-XXXXXX";
-    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-    ::setenv("XDG_CACHE_HOME", root_.c_str(), 1);
-  }
-  ~Calibrated() override {
-    ::unsetenv("OURO_CALIBRATION");
-    ::unsetenv("XDG_CACHE_HOME");
-    std::filesystem::remove_all(root_);
-  }
-  std::string pin(const rt::Calibration& c, const char* name = "record") {
-    const std::string file = root_ + "/" + name;
-    std::ofstream(file) << rt::to_json(c, "invented");
-    ::setenv("OURO_CALIBRATION", file.c_str(), 1);
-    return file;
-  }
+  Calibrated() { ::setenv("XDG_CACHE_HOME", records_.path().c_str(), 1); }
+  ~Calibrated() override { ::unsetenv("XDG_CACHE_HOME"); }
+  std::string pin(const rt::Calibration& c, const char* name = "record") { return records_.pin(c, name); }
   /// The digests of the records that the ranks ended up with.
   static std::set<std::uint64_t> digests(int n) {
     std::mutex mutex;
@@ -60,7 +46,7 @@ class Calibrated : public testing::Test {
               }));
     return all;
   }
-  std::string root_;
+  test::PinnedRecords records_;
 };
 
 TEST_F(Calibrated, AllRanksHaveWhatIsPinned) {

@@ -1,18 +1,15 @@
 // Posts that go round the ring of the staging buffers: results of operations of many sizes, one after
 // another.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <algorithm>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "runtime/core/collectives.h"
 #include "tests/runtime/calibration/invented.h"
+#include "tests/runtime/calibration/pinned.h"
 #include "tests/runtime/group/access.h"
 #include "tests/runtime/group/exchange.h"
 #include "tests/runtime/group/ranks.h"
@@ -23,18 +20,8 @@ namespace {
 /// Groups have rings if the host has a record.
 class Rings : public testing::Test {
  protected:
-  Rings() {
-    std::string pattern = testing::TempDir() + "ouro-rings-XXXXXX";
-    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
-    root_ = pattern;
-    std::ofstream(root_ + "/record") << rt::to_json(rt::invented_record(), "invented");
-    ::setenv("OURO_CALIBRATION", (root_ + "/record").c_str(), 1);
-  }
-  ~Rings() override {
-    ::unsetenv("OURO_CALIBRATION");
-    std::filesystem::remove_all(root_);
-  }
-  std::string root_;
+  Rings() { records_.pin(rt::invented_record()); }
+  PinnedRecords records_;
 };
 
 constexpr Form kForms[] = {{Collective::all_reduce},       {Collective::broadcast},
@@ -90,7 +77,7 @@ TEST_F(Rings, AreUsedWhereTheyPay) {
   const auto said = [&](rt::CopyCost ring) {
     rt::Calibration c = rt::invented_record();
     c.pair[1].ring = ring;
-    std::ofstream(root_ + "/record") << rt::to_json(c, "invented");
+    records_.pin(c);
     return run_threads(2, [](Context& context) -> std::string {
       if (!context.impl()->cores().enough_for({0, 1})) return "one core";
       const auto why = context.world().explain(Collective::all_reduce, 4'000, DType::f32);
