@@ -42,10 +42,15 @@ bool ring_pays(const Calibration& c) {
   if (!c.known()) return false;
   constexpr std::size_t kPiece = kernels::copy_size_class(kLargePiece);
   const PairCosts& far = c.farthest();
-  const CopyKind kind = slot_kinds_by(c)[kPiece];
-  const CopyCost& both = kind == kernels::kDefaultCopyKinds[kPiece] ? far.together : far.together_slots;
-  const CopyCost& slots = both.known() ? both : far.copies[kPiece][static_cast<std::size_t>(kind)];
-  return far.ring.known() && slots.known() && far.ring.both() <= slots.both();
+  const CopyKind kind = slot_kinds_by(c)[kPiece], built_in = kernels::kDefaultCopyKinds[kPiece];
+  const auto alone = [&](CopyKind k) { return far.copies[kPiece][static_cast<std::size_t>(k)]; };
+  const CopyCost& both = kind == built_in ? far.together : far.together_slots;
+  const CopyCost slots = both.known() ? both : alone(kind);
+  if (!far.ring.known() || !slots.known()) return false;
+  // A ring is measured with one core at a time: the other slows it down as it does the same kind in a slot.
+  const bool slowed = both.known() && far.together.known() && alone(built_in).known();
+  const double factor = slowed ? std::max(1.0, double(far.together.both()) / alone(built_in).both()) : 1;
+  return far.ring.both() * factor <= slots.both();
 }
 
 kernels::CopyKinds large_kinds_by(const Calibration& c) {

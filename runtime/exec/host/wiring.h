@@ -22,10 +22,10 @@ struct SlotBytes {
   std::size_t link = 0;     ///< payload of one slot of a link
   std::size_t staging = 0;  ///< a staging slot; no post is longer
   std::size_t eager = 0;    ///< an eager slot
-  std::size_t ring =
-      0;  ///< the ring of a staging buffer, at least StagingView::least_ring(staging); 0: there is none
-  std::size_t near =
-      4096;  ///< posts of up to so many bytes do not go round it: slots stay in the near caches
+  /// The ring of a staging buffer, at least StagingView::least_ring(staging); 0: there is none.
+  std::size_t ring = 0;
+  /// Posts of up to so many bytes do not go round it: their slots stay in the nearest caches.
+  std::size_t near = 4096;
 };
 
 /// Slot sizes of a group of `ranks` ranks.

@@ -59,6 +59,17 @@ TEST(Choose, PostsGoRoundARingWhereThatIsNotSlowerThanTheBestSlots) {
   EXPECT_EQ(slot_kinds_by(c)[1], CopyKind::stream);
 }
 
+/// Two threads of one core: a copy takes twice as long while the other copies, in a slot and round a ring.
+TEST(Choose, ARingIsSlowedByTheOtherCoreAsSlotsAre) {
+  Calibration c = far_zen3();
+  c.pair[0].copies[1][kRep] = {1000, 1000};
+  c.pair[0].together = {2000, 2000};
+  c.pair[0].ring = {1000, 1100};
+  EXPECT_FALSE(ring_pays(c));
+  c.pair[0].ring = {1000, 1000};
+  EXPECT_TRUE(ring_pays(c));
+}
+
 TEST(Choose, LargerCopiesGoToMemoryThatHasLeftTheCaches) {
   Calibration c = far_zen3();
   EXPECT_EQ(cost_of(c.pair[0], CopyKind::rep, 2), (CopyCost{43'000, (256 << 10) / 13}));
