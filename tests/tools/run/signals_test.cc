@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -51,7 +52,10 @@ TEST_P(Signalled, UserSignalsReachTheRanksAndTheJobGoesOn) {
 }
 
 TEST_P(Signalled, StopsAndContinuesWithItsRanks) {
-  const pid_t launcher = launch("echo $$ >$RANK\nwhile [ ! -e go ]; do sleep 0.05; done");
+  // The ranks wait without starting programs. A shell that has started one waits for it in an uninterruptible
+  // state until that program is executed, which a stop can delay for good.
+  for (const char* fifo : {"go0", "go1"}) ASSERT_EQ(::mkfifo((dir_ / fifo).c_str(), 0600), 0);
+  const pid_t launcher = launch("echo $$ >$RANK\nread line <go$RANK || true");
   const pid_t first = pid_in("0"), second = pid_in("1");
   ASSERT_GT(second, 0);
   ::kill(launcher, SIGTSTP);
@@ -60,7 +64,7 @@ TEST_P(Signalled, StopsAndContinuesWithItsRanks) {
   ::kill(launcher, SIGCONT);
   for (const pid_t pid : {launcher, first, second})
     EXPECT_TRUE(eventually([&] { return state(pid) != "T"; })) << state(pid);
-  std::ofstream(dir_ / "go") << "1";
+  for (const char* fifo : {"go0", "go1"}) std::ofstream(dir_ / fifo) << "\n";
   EXPECT_EQ(reap(launcher), 0) << slurp(dir_ / "err");
 }
 
