@@ -152,7 +152,10 @@ Ucx::~Ucx() {
     } while (!closing_.empty() && Clock::now() < end);
     // The worker must not be destroyed while requests of it are held, finished or not.
     for (void* request : closing_) ucx_->ucp_request_free(request);
-    if (std::any_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.anew; })) {
+    const bool asserts = ucx_->asserts_on_late_connections();
+    if (std::any_of(peers_.begin(), peers_.end(), [asserts](const Peer& p) {
+          return p.anew || (asserts && !p.heard && !p.address.empty());
+        })) {
       ucx_.abandon();
       // Peers may still write to, or read, the memory of devices that transfers of this worker have.
       if (!receives_.empty()) (void)new std::list<Receive>(std::move(receives_));
@@ -298,6 +301,7 @@ ucs_status_t Ucx::take(const void* header, std::size_t header_bytes, void* data,
   const std::uint32_t from = std::exchange(h.from, 0);
   if (from >= peers_.size()) return UCS_OK;
   Peer& p = peers_[from];
+  p.heard = true;
   if (p.dropped || !p.broken.ok()) return UCS_OK;
   if (!p.ended) p.pause = {};
   auto place = h.bytes == bytes

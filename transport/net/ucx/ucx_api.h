@@ -47,6 +47,9 @@ struct UcxApi {
   /// than this was built with, or two copies in the process).
   static Result<const UcxApi*> load();
   std::string version() const;
+  /// Before 1.14 UCX may end the process by an assertion (ucp_request_send_state_ff) when a worker is
+  /// destroyed while it answers the request of a peer to connect (openucx/ucx#8175).
+  bool asserts_on_late_connections() const { return major == 1 && minor < 14; }
   /// Version of the headers that this was built with.
   static std::string header_version();
 };

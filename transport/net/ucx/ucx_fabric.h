@@ -41,6 +41,7 @@ class Ucx final : public UcxFabric {
     int rank = -1;
     std::vector<std::uint8_t> address;
     bool takes_device = false;  // both ends do, and the same kind
+    bool heard = false;  // a frame came from it, so it is not connecting to this rank for the first time
     ucp_ep_h endpoint = nullptr;
     bool dropped = false, reported = false;
     Status broken;  // why no data moves any more

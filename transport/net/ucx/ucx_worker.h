@@ -23,7 +23,7 @@ class UcxWorker {
   UcxWorker& operator=(const UcxWorker&) = delete;
   ~UcxWorker();
   /// Leaves the worker to the end of the process: UCX 1.13 crashes when a worker is destroyed after some of
-  /// its connections have been made anew.
+  /// its connections have been made anew, or while a peer connects to it.
   void abandon() { worker_ = nullptr, context_ = nullptr; }
 
   /// Whether UCX's transports for memory of CUDA are used as well, if it has them.
