@@ -132,7 +132,7 @@ Result<std::optional<Calibration>> CalibrationCache::load() const {
   auto record = parse_calibration(text, &key);
   if (!record.ok()) return invalid(fmt::format("{}: {}", file_, record.status().failure()->text));
   if (key != key_) return invalid(file_ + ": of another machine or system");
-  if (!record->complete()) return invalid(file_ + ": figures are missing");
+  if (!record->undisturbed()) return invalid(file_ + ": figures are missing");
   return std::optional<Calibration>(*record);
 }
 

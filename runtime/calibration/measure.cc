@@ -70,7 +70,7 @@ std::uint32_t measure_pause(const TimeOf& now) {
   return least.known();
 }
 
-PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
+PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end, bool farthest) {
   PairCosts out{};
   out.handoff = measure_handoff(probe, now, end);
   if (out.handoff == 0) return out;
@@ -120,7 +120,7 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end) {
       if (const auto took = probe.pull(kCopySizes[s], false)) sizes[s].pull.add(*took);
       if (const auto took = probe.pull(kCopySizes[s], true)) sizes[s].pull_huge.add(*took);
     }
-    if (turn < kFewest || now() >= end) continue;
+    if (!farthest || turn < kFewest || now() >= end) continue;
     // By the kinds that will be in force, as far as it is known by now.
     const Calibration so_far = of_one_pair(known());
     together.add(probe.together(kernels::kDefaultCopyKinds[kPiece]));

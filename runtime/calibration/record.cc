@@ -133,6 +133,14 @@ bool Calibration::complete() const {
   return known();
 }
 
+bool Calibration::undisturbed() const {
+  if (!complete()) return false;
+  const PairCosts& far = farthest();
+  const bool pulls = far.pull_huge[kernels::copy_size_class(kLargePiece)] != 0;
+  return far.ring.known() && far.together.known() && far.large.known() && far.large_local != 0 &&
+         far.stores.known() && (far.pull_together != 0 || !pulls) && context_switch != 0 && wake != 0;
+}
+
 std::uint64_t Calibration::digest() const {
   const std::uint32_t rest[] = {context_switch, wake, pause, cache_kib, caches};
   std::uint64_t h = XXH3_64bits(rest, sizeof rest);

@@ -82,6 +82,9 @@ struct Calibration {
   /// Whether every pair has every copy. Other figures may be missing: some systems forbid pulls, or do not
   /// report caches.
   bool complete() const;
+  /// Whether nothing is missing that a measurement finds when it is not disturbed: what the farthest cores
+  /// have beyond copies, and the times of a switch and a wake-up. Others are used, but not stored.
+  bool undisturbed() const;
   /// The cores farthest from each other, which apply to ranks that may be on any cores.
   /// Precondition: known().
   const PairCosts& farthest() const { return pair[pairs - 1]; }

@@ -120,7 +120,7 @@ Calibration measure_pairs(const std::vector<Pair>& pairs, std::string* why) {
         *why = probe.status().failure()->text;
         continue;
       }
-      PairCosts& costs = c.pair[c.pairs] = measure(**probe, Clock::now, end);
+      PairCosts& costs = c.pair[c.pairs] = measure(**probe, Clock::now, end, i + 1 == pairs.size());
       costs.distance = pairs[i].distance, costs.cpus[0] = pairs[i].here, costs.cpus[1] = pairs[i].there;
       if (costs.handoff != 0) ++c.pairs;
     }
@@ -173,6 +173,10 @@ HostCalibration find() {
   }
   add_caches(&h.record);
   h.origin = record ? "measured: what was kept does not hold any more" : "measured";
+  if (!h.record.undisturbed()) {
+    h.origin += "; not kept, because other work disturbed it";
+    return h;
+  }
   if (const Status s = cache.store(h.record); !s.ok()) OURO_WARN("calibration: {}", s.failure()->text);
   return h;
 }

@@ -83,7 +83,7 @@ TEST_F(Cache, RefusesDamageAndOtherMachines) {
   write(to_json(invented_record(), "another key"));
   EXPECT_THAT(refusal(cache), HasSubstr("of another machine or system"));
   Calibration part = invented_record();
-  part.pair[1].copies[0][0] = {};
+  part.pair[1].ring = {};
   write(to_json(part, "key"));
   EXPECT_THAT(refusal(cache), HasSubstr("figures are missing"));
 }

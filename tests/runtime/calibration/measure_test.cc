@@ -140,6 +140,18 @@ TEST(Measure, TakesTheLeastOfSeveralTries) {
   EXPECT_EQ(measure_wake(probe, probe.clock(), probe.now + 1s), 13'000u);
 }
 
+TEST(Measure, OfNearerCoresOnlyHandOffCopiesAndPulls) {
+  FakeProbe probe;
+  PairCosts all = measure(probe, probe.clock(), probe.now + 1s);
+  const int asked = probe.asked;
+  FakeProbe another;
+  const PairCosts nearer = measure(another, another.clock(), another.now + 1s, false);
+  EXPECT_LT(another.asked, asked);
+  all.ring = all.together = all.together_slots = all.large = {};
+  all.large_local = all.pull_together = 0, all.stores = {};
+  EXPECT_EQ(nearer, all);
+}
+
 /// Copies at once are measured by the kinds that will be in force, and by the built-in one.
 TEST(Measure, WhereAnotherKindIsFasterItIsTheOneForSlots) {
   FakeProbe probe;

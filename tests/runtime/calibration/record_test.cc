@@ -34,6 +34,30 @@ TEST(Record, WhatIsNotKnownIsLeftOut) {
   EXPECT_EQ(*back, c);
 }
 
+TEST(Record, FromADisturbedMeasurementLacksFigures) {
+  const Calibration whole = invented_record();
+  EXPECT_TRUE(whole.undisturbed());
+  const auto without = [&](auto&& leave_out) {
+    Calibration c = whole;
+    leave_out(c, c.pair[1]);  // the farthest
+    return c.complete() && !c.undisturbed();
+  };
+  EXPECT_TRUE(without([](Calibration& c, PairCosts&) { c.wake = 0; }));
+  EXPECT_TRUE(without([](Calibration& c, PairCosts&) { c.context_switch = 0; }));
+  EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.ring = {}; }));
+  EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.together = {}; }));
+  EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.large = {}; }));
+  EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.large_local = 0; }));
+  EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.stores = {}; }));
+  EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.pull_together = 0; }));
+  Calibration c = whole;
+  c.pair[0].ring = {}, c.pair[0].large_local = 0;
+  EXPECT_TRUE(c.undisturbed()) << "nearer cores have copies alone";
+  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) c.pair[1].pull[s] = c.pair[1].pull_huge[s] = 0;
+  c.pair[1].pull_together = 0;
+  EXPECT_TRUE(c.undisturbed()) << "the system forbids pulls";
+}
+
 TEST(Record, AllZeroIsNone) {
   EXPECT_FALSE(Calibration{}.known());
   EXPECT_FALSE(Calibration{}.complete());
