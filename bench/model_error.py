@@ -6,9 +6,9 @@ Usage: bench/model_error.py [--build DIR] [--ranks N] [--rounds R] [--calibratio
 Without --calibration this host is calibrated first, and all runs are pinned to that record. A round measures every algorithm
 of a collective, one after the other; the order is reversed every other round. Measured is what an application sees (method A
 of bench/compare, by its harness): each rank rewrites its input, makes the call, and reads its output. Predictions are those
-of ouro-sim. Printed: the median of the rounds, the prediction, their ratio, and how often the model's fastest algorithm, and
-the one that the built-in table chooses, is within 5 % of the fastest one measured. A measurement counts if the record holds
-before and after it: a hypervisor moves processors from near to far and back. Run it on a machine that does nothing else.
+of ouro-sim. Printed: the median of the rounds, the prediction, their ratio, and how often each of these is within 5 % of the
+fastest one measured: the model's fastest algorithm, the one that ouro chooses (it leaves the built-in table's only where the
+model says that a fifth is saved), and the built-in table's. A measurement counts if the record holds before and after it: a hypervisor moves processors from near to far and back. Run it on a machine that does nothing else.
 Buffers are registered for zerocopy, else private, on 2 MiB pages. DIR needs the targets compare_ouro, ouro-perf, ouro-sim and
 ouro-info.
 """
@@ -104,15 +104,19 @@ def predicted(build, record, ranks, collective, algorithms):
     return {(p["algorithm"], p["bytes"]): p["time_us"] for p in found["points"]}
 
 
-def table_choice(build, ranks, collective, buffers):
-    """size -> the algorithm that the built-in table chooses for private or registered buffers"""
+def choices(build, calibration, ranks, collective, buffers):
+    """size -> the algorithm that ouro chooses for private buffers on 2 MiB pages or for registered ones, by this record ("off":
+    by the built-in table)"""
     out = {}
     found = answers([build / "bin/ouro-perf", collective, "--ranks", str(ranks), "-b", str(SIZES[0]), "-e", str(SIZES[-1]), "-f", "4",
                      "-n", "1", "-w", "0", "-c", "0", "--json", "--explain", "-R", "1" if buffers == "registered" else "0"],
-                    {"OURO_CALIBRATION": "off"})
+                    {"OURO_CALIBRATION": calibration})
+    by_reference = {"private": ("pull", "pull where all buffers lie on huge pages"),
+                    "registered": ("zerocopy", "zerocopy where all buffers are registered")}[buffers]
     for row in found["results"]:
-        in_place = buffers == "registered" and "zerocopy where all buffers are registered" in row["explain"]
-        out[row["size"]] = "zerocopy" if in_place else row["explain"].split()[0]
+        out_of_place = row["explain"].split("In place:")[0]
+        declined = "and input and output the same memory, as here they are not" in out_of_place
+        out[row["size"]] = by_reference[0] if by_reference[1] in out_of_place and not declined else out_of_place.split()[0]
     return out
 
 
@@ -155,14 +159,17 @@ def main():
             f.write(made.stdout)
         record = f.name
     host = Host(o.build, record)
+    far = json.loads(host.record)["pairs"][-1]
+    print(f"Cores {far['cpus'][0]} and {far['cpus'][1]} hand a line over in {far['handoff_ns']} ns.\n")
     print("| collective, bytes | algorithm | measured us | predicted us | predicted / measured |\n|---|---|---|---|---|", flush=True)
-    errors, choices = [], Choices()
+    errors, judged = [], Choices()
     for collective, algorithms in ALGORITHMS.items():
         rounds = []
         for r in range(o.rounds):
             order = algorithms if r % 2 == 0 else algorithms[::-1]
             rounds.append({a: measured_on(host, o.build, record, o.ranks, collective, a) for a in order})
-        table = {buffers: table_choice(o.build, o.ranks, collective, buffers) for buffers in ("private", "registered")}
+        by = {who: {buffers: choices(o.build, calibration, o.ranks, collective, buffers) for buffers in ("private", "registered")}
+              for who, calibration in (("chosen", record), ("table", "off"))}
         model = predicted(o.build, record, o.ranks, collective, algorithms)
         for size in SIZES:
             took = {a: statistics.median(r[a][size] for r in rounds) for a in algorithms}
@@ -175,13 +182,14 @@ def main():
             for buffers, without in (("private", "zerocopy"), ("registered", "pull")):
                 there = {a: t for a, t in took.items() if a != without}
                 where = f"{collective}, {size}, {buffers}"
-                choices.judge(f"model, {buffers}", where, there, min(there, key=said.get))
-                choices.judge(f"table, {buffers}", where, there, table[buffers][size])
+                judged.judge(f"model, {buffers}", where, there, min(there, key=said.get))
+                for who, chosen in by.items():
+                    judged.judge(f"{who}, {buffers}", where, there, chosen[buffers][size])
     errors.sort()
     factor = statistics.median(max(e, 1 / e) for e in errors)
     print(f"\npredicted / measured: median {statistics.median(errors):.2f}, middle half {errors[len(errors) // 4]:.2f} to "
           f"{errors[3 * len(errors) // 4]:.2f}; half of the predictions are right within a factor of {factor:.2f}")
-    choices.print()
+    judged.print()
     if o.calibration is None:
         os.unlink(record)
 

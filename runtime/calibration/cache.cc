@@ -99,8 +99,9 @@ std::string calibration_key(const std::string& topology) {
 #endif
   utsname system{};
   (void)::uname(&system);
-  // Includes the version of the set of figures, so that files without the newer figures are ignored.
-  return fmt::format("processor{}; kernel {} {}; {}; figures 7", processor, system.release, system.machine,
+  // Includes the version of the set of figures, so that files are ignored that lack figures or were measured
+  // otherwise.
+  return fmt::format("processor{}; kernel {} {}; {}; figures 8", processor, system.release, system.machine,
                      topology);
 }
 

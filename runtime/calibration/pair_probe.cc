@@ -266,7 +266,7 @@ class PairProbe final : public Probe {
     from_ = blocks_->shared.data() + place, bytes_ = bytes;
     const Stopwatch watch;
     kernels::copy_as(kind, from_, blocks_->source.data(), bytes);
-    const std::uint32_t wrote = watch.elapsed();
+    const std::uint32_t wrote = watch.stored();
     if (!ask(Task::read)) return std::nullopt;
     return CopyCost{wrote, took_};
   }
@@ -303,7 +303,7 @@ class PairProbe final : public Probe {
     if (!begin(task)) return std::nullopt;
     const Stopwatch watch;
     const bool done = own();
-    const std::uint32_t took = watch.elapsed();
+    const std::uint32_t took = watch.stored();
     if (!finish() || !done || took_ == 0) return std::nullopt;
     return took / 2 + took_ / 2 + (took & took_ & 1);
   }
@@ -358,7 +358,7 @@ class PairProbe final : public Probe {
       std::memset(b.back_source.data(), 1, kLargePiece);
     else
       done = pull_into(taken, from_, bytes_);
-    return done ? watch.elapsed() : 0;
+    return done ? watch.stored() : 0;
   }
 
   const Clock::time_point end_;

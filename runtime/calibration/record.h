@@ -46,7 +46,7 @@ inline constexpr std::size_t kRingBytes = std::size_t{2} << 20;
 struct PairCosts {
   Distance distance;
   std::int32_t cpus[2];   ///< the hardware threads; if both are the same: not known
-  std::uint32_t handoff;  ///< of one cache line, one way
+  std::uint32_t handoff;  ///< one way, of a word that a core waits for and of a line that it announces
   CopyCost copies[kernels::kCopySizes.size()][kernels::kCopyKinds];
   /// kLargePiece as above by the built-in kind, each time to the next place of a ring of kRingBytes.
   CopyCost ring;

@@ -1,6 +1,7 @@
 // A stopwatch accurate to tens of nanoseconds. Used by the probes of calibration.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <limits>
@@ -18,6 +19,12 @@ class Stopwatch {
     const std::int64_t took = std::chrono::nanoseconds(Clock::now() - begin_).count() - reading();
     return static_cast<std::uint32_t>(
         std::clamp<std::int64_t>(took, 1, std::numeric_limits<std::uint32_t>::max()));
+  }
+  /// The same, once other cores can see all stores so far. A core goes on while it still waits for the lines
+  /// of some 64 stores, but nobody sees what it publishes after them before they are done.
+  std::uint32_t stored() const {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return elapsed();
   }
 
  private:

@@ -80,7 +80,7 @@ class PeerProbe final : public Probe {
     if (bytes > ProbePage::kBytes || gave_up_ || !small_.data) return std::nullopt;
     const Stopwatch watch;
     kernels::copy_as(kind, mine_.block, small_.data, bytes);
-    const std::uint32_t wrote = watch.elapsed();
+    const std::uint32_t wrote = watch.stored();
     if (!ask(Task::read, bytes)) return std::nullopt;
     return CopyCost{wrote, answer_.took.get()};
   }
