@@ -78,14 +78,25 @@ Patience patience_by(const Calibration& c, bool own_cores) {
   return p;
 }
 
-std::optional<std::size_t> cached_bytes(const Calibration& c, std::size_t caches) {
+namespace {
+constexpr std::size_t kOfFewCores = std::size_t{32} << 20;  // the largest cache that is not of a mesh
+std::size_t reported_bytes(const Calibration& c) { return std::size_t{c.cache_kib} << 10; }
+}  // namespace
+
+std::size_t share_of_cache(std::size_t reported, std::size_t processors) {
+  constexpr std::size_t kShare = std::size_t{16} << 20;
+  return reported <= kOfFewCores ? reported : std::min(reported, std::max(kOfFewCores, kShare * processors));
+}
+
+std::optional<std::size_t> cached_bytes(const Calibration& c, std::size_t caches, std::size_t processors) {
   if (c.cache_kib == 0) return std::nullopt;
-  return (std::size_t{c.cache_kib} << 10) * std::max<std::size_t>(caches, 1);
+  return share_of_cache(reported_bytes(c), processors) * std::max<std::size_t>(caches, 1);
 }
 
 bool shares_caches(const Calibration& c) {
   constexpr std::uint32_t kWithinOneCache = 120;  // nanoseconds; between caches it takes 160 and more
-  return !c.known() || c.pair[0].distance != Distance::cache || c.pair[0].handoff < kWithinOneCache;
+  return !c.known() || c.pair[0].distance != Distance::cache || c.pair[0].handoff < kWithinOneCache ||
+         reported_bytes(c) > kOfFewCores;
 }
 
 }  // namespace ouro::rt

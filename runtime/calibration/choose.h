@@ -35,11 +35,18 @@ void use_copy_kinds(const Calibration&);
 /// switch, if that is shorter. The built-in values are kept if figures are missing.
 Patience patience_by(const Calibration&, bool own_cores);
 
-/// The size in bytes of `caches` outermost caches. nullopt: it is not known.
-std::optional<std::size_t> cached_bytes(const Calibration&, std::size_t caches);
+/// What a host with so many hardware threads has of an outermost cache whose size the system reports: a
+/// hypervisor reports the whole cache of a mesh of some 60 cores to a machine that has two of them. Up to 32
+/// MiB a cache belongs to a few cores, and all of it counts. The share was measured on two cores of Emerald
+/// Rapids (bench/results/measured.md).
+std::size_t share_of_cache(std::size_t reported, std::size_t processors);
+/// The size in bytes of `caches` outermost caches of a host with so many hardware threads. nullopt: it is not
+/// known.
+std::optional<std::size_t> cached_bytes(const Calibration&, std::size_t caches, std::size_t processors);
 
 /// Whether two cores that the system says share an outermost cache hand a line over as quickly as such cores
-/// do. A hypervisor may report one cache for cores that have one each.
+/// do. A hypervisor may report one cache for cores that have one each. Within the large cache of a mesh a
+/// hand-off takes as long as between two others.
 bool shares_caches(const Calibration&);
 
 }  // namespace ouro::rt

@@ -2,7 +2,6 @@
 #include "runtime/context/host_calibration.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -144,7 +143,7 @@ HostCalibration find() {
   HostCalibration h;
   const std::vector<Pair> pairs = pairs_here();
   h.key = calibration_key(
-      fmt::format("{} processors, outermost cache {}", ::sysconf(_SC_NPROCESSORS_CONF), machine().l3_bytes));
+      fmt::format("{} processors, outermost cache {}", processors_of_host(), machine().l3_bytes));
   const CalibrationCache cache(calibration_cache_directory(), h.key);
   h.file = cache.file();
   auto kept = cache.load();

@@ -248,6 +248,10 @@ namespace {
 constinit MadeOnce<const Machine> g_machine;
 }  // namespace
 
+std::size_t processors_of_host() noexcept {
+  return static_cast<std::size_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_CONF)));
+}
+
 const Machine& machine() noexcept {
   return g_machine.get([] {
     const auto begin = std::chrono::steady_clock::now();

@@ -3,6 +3,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -75,6 +76,9 @@ struct Machine {
 /// thread had then: binding threads later changes nothing. Thread-safe. Never fails: if hwloc fails, there is
 /// one core for each thread of the mask, and what they share is unknown.
 const Machine& machine() noexcept;
+
+/// Hardware threads of this host, whether or not this process may use them; at least one.
+std::size_t processors_of_host() noexcept;
 
 /// All cores that hwloc reports for this machine, or for the one that `synthetic` describes ("l3:2 core:4
 /// pu:2"). Errors: invalid (description), resource (hwloc fails).

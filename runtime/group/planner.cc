@@ -34,9 +34,9 @@ StreamLimits stream_limits(const Context& context, const Calibration& record,
   const JobMembers& all = context.members();
   const auto here = static_cast<std::size_t>(std::count_if(
       world_ranks.begin(), world_ranks.end(), [&](int r) { return all.peer(r).node == all.self().node; }));
-  const std::size_t cache = machine().l3_bytes;
-  const std::size_t bytes = cached_bytes(record, context.cores().caches_of(world_ranks, record))
-                                .value_or(cache > 0 ? cache : kUnknownCache);
+  const std::size_t cache = machine().l3_bytes, processors = processors_of_host();
+  const std::size_t bytes = cached_bytes(record, context.cores().caches_of(world_ranks, record), processors)
+                                .value_or(cache > 0 ? share_of_cache(cache, processors) : kUnknownCache);
   return StreamLimits::of_caches(here > 0 ? bytes * world_ranks.size() / here : bytes);
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "runtime/calibration/choose.h"
+#include "runtime/context/machine.h"
 #include "runtime/plan/select.h"
 #include "tools/info/machine.h"
 
@@ -34,7 +35,7 @@ std::string calibration_text(const rt::HostCalibration& h) {
   if (h.record.context_switch)
     text += fmt::format("switch       {} ns from thread to thread of one core\n", h.record.context_switch);
   text += waiting(h.record);
-  if (const auto bytes = rt::cached_bytes(h.record, 1)) {
+  if (const auto bytes = rt::cached_bytes(h.record, 1, rt::processors_of_host())) {
     const auto limits = rt::StreamLimits::of_caches(*bytes);
     text += fmt::format(
         "past caches  outputs, if ranks touch {} (from a root), {} (by reference) or {} (staged) for each of "

@@ -130,13 +130,28 @@ TEST(ChoosePatience, WithoutFiguresWhatIsBuiltInStays) {
   for (const Calibration& c : {Calibration{}, older}) {
     EXPECT_EQ(patience_by(c, true).spin, Patience::with_own_cores().spin);
     EXPECT_EQ(patience_by(c, false).polls, Patience{}.polls);
-    EXPECT_FALSE(cached_bytes(c, 2));
+    EXPECT_FALSE(cached_bytes(c, 2, 8));
   }
 }
 
 TEST(ChooseCached, TheCachesThatAreReached) {
-  EXPECT_EQ(cached_bytes(invented_record(), 1), std::size_t{32} << 20);
-  EXPECT_EQ(cached_bytes(invented_record(), 8), std::size_t{256} << 20);
+  EXPECT_EQ(cached_bytes(invented_record(), 1, 2), std::size_t{32} << 20);
+  EXPECT_EQ(cached_bytes(invented_record(), 8, 2), std::size_t{256} << 20);
+}
+
+TEST(ChooseCached, OfAMeshAHostHasItsShare) {
+  constexpr std::size_t kMiB = 1 << 20;
+  EXPECT_EQ(share_of_cache(260 * kMiB, 1), 32 * kMiB);
+  EXPECT_EQ(share_of_cache(260 * kMiB, 2), 32 * kMiB);
+  EXPECT_EQ(share_of_cache(260 * kMiB, 8), 128 * kMiB);
+  EXPECT_EQ(share_of_cache(260 * kMiB, 64), 260 * kMiB);
+  EXPECT_EQ(share_of_cache(32 * kMiB, 1), 32 * kMiB) << "of a few cores, with or without other machines";
+  EXPECT_EQ(share_of_cache(33 * kMiB, 1), 32 * kMiB);
+  Calibration c = invented_record();
+  c.cache_kib = 260 << 10;
+  EXPECT_EQ(cached_bytes(c, 1, 2), 32 * kMiB);
+  c.pair[0].handoff = 160;
+  EXPECT_TRUE(shares_caches(c));
 }
 
 TEST(ChooseCached, CoresWithASlowHandOffShareNoCache) {
