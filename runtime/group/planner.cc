@@ -61,14 +61,15 @@ std::unique_ptr<Selector> Planner::make_selector(const Context& context, const C
   Rules rules = context.spec().rules;
   const int size = static_cast<int>(world_ranks.size());
   const bool enough = context.cores().enough_for(world_ranks);
-  if (hosts == 1 && enough) {  // the record is that of this host, the same on all of its ranks
+  const Cores cores = enough ? Cores::enough : Cores::fewer;
+  if (hosts == 1) {  // the record is that of this host, the same on all of its ranks
     const auto put = [&](const std::vector<Rule>& rows) {
       const auto before = rules.rows.begin() + static_cast<std::ptrdiff_t>(rules.chosen_rows);
       rules.rows.insert(before, rows.begin(), rows.end());
     };
     const std::size_t slot = slot_bytes(context, size).staging;
-    record == context.calibration() ? put(context.cost_rows().of(record, size, slot))
-                                    : put(rows_by_cost(record, size, slot));
+    record == context.calibration() ? put(context.cost_rows().of(record, size, slot, cores))
+                                    : put(rows_by_cost(record, size, slot, cores));
   }
   const PostRules posts = {
       .ring = hosts == 1 && enough && uses_ring(record, size) && slot_bytes(context, size).ring > 0,
@@ -159,6 +160,7 @@ std::string Planner::predicted(const Calibration& c, const Operation& op, const 
   each_prediction(c, op, choice, [&](flow::Algorithm a, double ns) {
     text += fmt::format("{}{} {:.2f} us", text.empty() ? "" : ", ", flow::name(a), ns / 1e3);
   });
+  if (!text.empty() && !host_.context.cores().enough_here()) text += ", if each rank had a core";
   return text;
 }
 

@@ -150,6 +150,8 @@ class Charge {
  private:
   [[gnu::noinline]] void pay(const Step&);
   double pulled(bool reduces) const;
+  /// A chunk of this rank's own memory that is only read, or only written: half of a copy within it.
+  double half_copied() const { return p_.local(chunk_) / 2; }
   /// Cache lines of other ranks are requested one after the other, but their transfers overlap.
   double wait(double others) const { return p_.handoff * (1 + (others - 1) / 2); }
   const Facts& flow_;
@@ -158,11 +160,11 @@ class Charge {
   const double chunk_;
 };
 
-/// A chunk out of another process; for a reduction by tiles, which are then read.
+/// A chunk out of another process; for a reduction by tiles, from which the result is then written.
 double Charge::pulled(bool reduces) const {
   if (!reduces) return p_.pull.with_start(chunk_);
   const double tiles = std::ceil(chunk_ / kPullTile);
-  return tiles * p_.pull.with_start(std::min(chunk_, double(kPullTile))) + p_.local(chunk_);
+  return tiles * p_.pull.with_start(std::min(chunk_, double(kPullTile))) + half_copied();
 }
 
 void Charge::pay(const Step& s) {
@@ -180,7 +182,7 @@ void Charge::pay(const Step& s) {
     if (!flow_.by_reference) ns += wait(sources);
     ns += sources * (flow_.pulls ? pulled(s.from == flow::kEveryone) : p_.read(chunk_));
     if (flow_.by_reference && !(s.verb & flow::kResult)) read_in_place += sources * chunk_;
-    if (s.from == flow::kEveryone) ns += p_.local(chunk_);
+    if (s.from == flow::kEveryone) ns += half_copied();  // this rank's own chunk is read
   } else if (s.verb & flow::kInput && flow_.copies_own) {
     ns += p_.local(chunk_);
   }
@@ -279,18 +281,28 @@ std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
   return kCallNs + more + (more - few) / (kMore - kFew) * (rounds - kMore);
 }
 
-std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t staging_slot) {
+std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t staging_slot, Cores cores) {
   constexpr std::size_t kFrom = 4 << 10, kTo = 256 << 20;
   constexpr int kMostRanks = 64;  // with more, walking the flows takes milliseconds per group
+  constexpr const char* kSame = "the built-in table's, by the host's calibration, too";
   constexpr Collective kChosen[] = {Collective::all_reduce, Collective::reduce_scatter,
                                     Collective::all_gather, Collective::broadcast, Collective::all_to_all};
   std::vector<Rule> rows;
   if (!c.known() || ranks < 2 || ranks > kMostRanks) return rows;
   const Rules table = built_in_rules();
+  // Ranks that share cores have as much to copy, so large calls compare as if each rank had a core. What
+  // smaller ones cost depends on when each rank gets its turn.
+  const bool crowded = cores == Cores::fewer;
   for (const Collective collective : kChosen)
     for (const Buffers buffers : {Buffers::registered, Buffers::private_}) {
+      if (crowded && buffers == Buffers::registered) continue;
       std::vector<Rule> found;
       std::size_t differs = 0;  // number of rows up to the last that differs from the table
+      // Otherwise calls that fit into arrival records would find the row for kFrom bytes.
+      const auto smallest = table_choice(table, collective, buffers, ranks, Arrival::kInline, false);
+      if (smallest == Algorithm::inlined)
+        found.push_back(
+            {collective, buffers, cores, ranks, ranks, Arrival::kInline, smallest, kSame, Hosts::one});
       for (std::size_t bytes = kFrom; bytes <= kTo; bytes *= 2) {
         const auto cost = [&](Algorithm a, bool in_place = false) {
           return predicted_ns(c, {.collective = collective,
@@ -312,20 +324,21 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
         };
         const Algorithm staged_before = table_choice(table, collective, buffers, ranks, bytes, true),
                         before = table_choice(table, collective, buffers, ranks, bytes, false),
-                        staged = better(staged_before, {Algorithm::oneshot, Algorithm::direct}),
+                        staged = crowded ? staged_before
+                                         : better(staged_before, {Algorithm::oneshot, Algorithm::direct}),
                         by_reference = buffers == Buffers::registered ? Algorithm::zerocopy : Algorithm::pull,
-                        best = before == by_reference ? better(before, {staged})
-                                                      : better(staged, {by_reference});
+                        best = crowded && !is_large(collective, ranks, bytes) ? before
+                               : before == by_reference                       ? better(before, {staged})
+                                                        : better(staged, {by_reference});
         // Where zero copy pays off in place alone, ranks whose call is not in place decline it.
         const bool in_place_only = collective == Collective::all_reduce && before == Algorithm::zerocopy &&
                                    best != before && better(before, {staged}, true) == before;
         const auto put = [&](Algorithm a) {
-          Rule row{collective, buffers, Cores::enough, ranks, ranks, bytes, a, "", Hosts::one};
+          Rule row{collective, buffers, cores, ranks, ranks, bytes, a, kSame, Hosts::one};
           if (const auto ns = cost(a), was = cost(before); ns && was && a != before)
-            row.reason = fmt::format("by the host's calibration: {:.1f} us at {} bytes, {} {:.1f}", *ns / 1e3,
-                                     bytes, flow::name(before), *was / 1e3);
-          else
-            row.reason = "the built-in table's, by the host's calibration, too";
+            row.reason =
+                fmt::format("by the host's calibration: {:.1f} us at {} bytes, {} {:.1f}{}", *ns / 1e3, bytes,
+                            flow::name(before), *was / 1e3, crowded ? ", if each rank had a core" : "");
           found.push_back(std::move(row));
         };
         if (in_place_only) {
@@ -342,10 +355,12 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
   return rows;
 }
 
-const std::vector<Rule>& CostRows::of(const Calibration& c, int ranks, std::size_t staging_slot) {
+const std::vector<Rule>& CostRows::of(const Calibration& c, int ranks, std::size_t staging_slot,
+                                      Cores cores) {
   std::lock_guard lock(mutex_);
-  auto it = rows_.find(ranks);
-  if (it == rows_.end()) it = rows_.emplace(ranks, rows_by_cost(c, ranks, staging_slot)).first;
+  const std::pair key(ranks, cores);
+  auto it = rows_.find(key);
+  if (it == rows_.end()) it = rows_.emplace(key, rows_by_cost(c, ranks, staging_slot, cores)).first;
   return it->second;
 }
 

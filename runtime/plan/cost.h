@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "kernels/flow/list.h"
@@ -70,12 +71,13 @@ bool is_large(Collective, int ranks, std::size_t bytes);
 /// memory beyond the size of all caches together.
 std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 
-/// Rows to put before the built-in table for a group of `ranks` on one host, each on a core of its own: those
-/// where the model predicts that another algorithm saves a fifth of the time of the table's choice. None for
-/// more than 64 ranks, or if figures are missing. Rows for an all_reduce of registered buffers may be for
-/// calls in place only. A pure function of its arguments: ranks that have the same record have the same
-/// table.
-std::vector<Rule> rows_by_cost(const Calibration&, int ranks, std::size_t staging_slot);
+/// Rows to put before the built-in table for a group of `ranks` on one host: those where the model predicts
+/// that another algorithm saves a fifth of the time of the table's choice. None for more than 64 ranks, or if
+/// figures are missing. Rows for an all_reduce of registered buffers may be for calls in place only. If there
+/// are fewer cores than ranks, only pulls of private buffers in large calls (is_large) are considered. A pure
+/// function of its arguments: ranks that have the same record have the same table.
+std::vector<Rule> rows_by_cost(const Calibration&, int ranks, std::size_t staging_slot,
+                               Cores cores = Cores::enough);
 
 /// Caches those rows for each number of ranks, since computing them takes from a third of a millisecond to
 /// six. Thread-safe.
@@ -83,11 +85,11 @@ class CostRows {
  public:
   /// The record and the slot size must always be the same for a given number of ranks. The result is valid as
   /// long as this object.
-  const std::vector<Rule>& of(const Calibration&, int ranks, std::size_t staging_slot);
+  const std::vector<Rule>& of(const Calibration&, int ranks, std::size_t staging_slot, Cores);
 
  private:
   std::mutex mutex_;
-  std::map<int, std::vector<Rule>> rows_;  // by ranks
+  std::map<std::pair<int, Cores>, std::vector<Rule>> rows_;
 };
 
 }  // namespace ouro::rt
