@@ -30,9 +30,12 @@ Check probe_check(const Probe& p) {
        "not at once"},
       {"descriptor passing",
        "allow Unix-domain sockets with SCM_RIGHTS: a filter of the container forbids them"},
+      {"memory of other processes",
+       "set kernel.yama.ptrace_scope to 0, or allow process_vm_readv (docker run --cap-add SYS_PTRACE): "
+       "without it large private buffers are copied twice, through staging buffers"},
   };
   if (p.works) return {p.name, Verdict::ok, "works", ""};
-  Check c{p.name, p.name == "pidfd" ? Verdict::warning : Verdict::broken, p.detail, ""};
+  Check c{p.name, p.required() ? Verdict::broken : Verdict::warning, p.detail, ""};
   for (const Known& k : kKnown)
     if (p.name == k.name) c.fix = k.fix;
   return c;

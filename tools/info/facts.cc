@@ -82,8 +82,7 @@ std::vector<Transport> transports_of(const std::vector<Probe>& probes, const Bui
       works += (works.empty() ? "" : ", ") + p.name;
     else
       fails += (fails.empty() ? "" : "; ") + fmt::format("{} ({})", p.name, p.detail);
-    // Without pidfd the death of a peer is still detected, but later.
-    if (!p.works && p.name != "pidfd") present = false;
+    if (!p.works && p.required()) present = false;
   }
   std::vector<Transport> all;
   all.push_back({"shared-memory", present, fails.empty() ? works + " work" : "fails: " + fails});
@@ -115,7 +114,7 @@ Facts gather(const fs::path& root) {
   f.container = container_of(root);
   f.gpus = read_gpus(gpu::gpu());  // first, because it sets variables that the driver reads when it starts
   f.cuda = probe_cuda();
-  f.probes = {probe_memfd(), probe_seals(), probe_pidfd(), probe_descriptors()};
+  f.probes = {probe_memfd(), probe_seals(), probe_pidfd(), probe_descriptors(), probe_pull()};
   f.ucx = read_ucx();
   f.transports = transports_of(f.probes, f.build, f.ucx);
 

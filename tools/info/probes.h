@@ -10,12 +10,16 @@ struct Probe {
   std::string name;
   bool works = false;
   std::string detail;  ///< what failed and the system's error text; "" if it works
+  /// Whether there are no ranks without it: without the others they do with less.
+  bool required() const { return name != "pidfd" && name != "memory of other processes"; }
 };
 
 Probe probe_memfd();        ///< anonymous shared memory: create, reserve, map, write
 Probe probe_seals();        ///< seal against resizing, and check that the seal holds
 Probe probe_pidfd();        ///< get a descriptor of this process that can be polled
 Probe probe_descriptors();  ///< pass a descriptor over a Unix-domain socket
+/// Read the memory of a process that is no descendant, as ranks read each other's (`pull`).
+Probe probe_pull();
 
 /// The CUDA driver, which is loaded at run time.
 struct CudaDriver {

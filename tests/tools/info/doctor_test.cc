@@ -22,8 +22,11 @@ Facts healthy() {
   f.kernel = "6.1.0-18-amd64";
   f.architecture = "x86_64";
   f.cuda.why = "no CUDA driver (libcuda.so.1 not found)";
-  f.probes = {
-      {"memfd", true, ""}, {"seals", true, ""}, {"pidfd", true, ""}, {"descriptor passing", true, ""}};
+  f.probes = {{"memfd", true, ""},
+              {"seals", true, ""},
+              {"pidfd", true, ""},
+              {"descriptor passing", true, ""},
+              {"memory of other processes", true, ""}};
   f.transports = transports_of(f.probes, f.build);
   f.machine = Machine{
       .model = "Fast CPU", .packages = 1, .cores = 8, .threads = 8, .numa_nodes = 1, .usable_threads = 8};
@@ -61,7 +64,7 @@ TEST(Doctor, MissingSystemCalls) {
     f.probes[i].works = false;
     f.probes[i].detail = "denied";
     const Check c = find(f, f.probes[i].name);
-    EXPECT_EQ(c.verdict, f.probes[i].name == "pidfd" ? Verdict::warning : Verdict::broken) << c.name;
+    EXPECT_EQ(c.verdict, i == 2 || i == 4 ? Verdict::warning : Verdict::broken) << c.name;
     EXPECT_EQ(c.found, "denied");
     EXPECT_FALSE(c.fix.empty()) << c.name;
   }
@@ -143,7 +146,9 @@ TEST(Report, BriefIsNineLinesAndSaysWhy) {
   const std::string text = brief(f, examine(f, 4, kNeeds));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 9) << text;
   EXPECT_THAT(text, HasSubstr("no CUDA driver (libcuda.so.1 not found): host backend"));
-  EXPECT_THAT(text, HasSubstr("shared-memory (memfd, seals, pidfd, descriptor passing work)"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("shared-memory (memfd, seals, pidfd, descriptor passing, memory of other processes work)"));
   EXPECT_THAT(
       text,
       HasSubstr("; cuda-ipc not in this build (OURO_CUDA=on adds it); ucx not in this build (OURO_UCX=on"));

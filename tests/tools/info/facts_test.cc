@@ -120,7 +120,7 @@ TEST(Probes, LeaveNoDescriptorBehind) {
     return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
   };
   const auto before = open_files();
-  for (const Probe& p : {probe_memfd(), probe_seals(), probe_pidfd(), probe_descriptors()})
+  for (const Probe& p : {probe_memfd(), probe_seals(), probe_pidfd(), probe_descriptors(), probe_pull()})
     EXPECT_EQ(p.works, p.detail.empty()) << p.name;
   EXPECT_EQ(open_files(), before);
 }
@@ -145,7 +145,10 @@ TEST(Facts, TransportsSayWhy) {
       {"memfd", true, ""}, {"seals", false, "fcntl: denied"}, {"pidfd", true, ""}};
   EXPECT_FALSE(transports_of(bad, {}).front().present);
   EXPECT_EQ(transports_of(bad, {}).front().why, "fails: seals (fcntl: denied)");
-  const std::vector<Probe> old = {{"memfd", true, ""}, {"seals", true, ""}, {"pidfd", false, "no such call"}};
+  const std::vector<Probe> old = {{"memfd", true, ""},
+                                  {"seals", true, ""},
+                                  {"pidfd", false, "no such call"},
+                                  {"memory of other processes", false, "not permitted"}};
   EXPECT_TRUE(transports_of(old, {}).front().present);
 }
 
