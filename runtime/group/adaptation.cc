@@ -98,16 +98,22 @@ Status Adaptation::after(const Plan& plan, std::uint64_t seq, std::chrono::nanos
     if (rank == first_)
       lead(plan, took), invite(seq + 1);
     else
-      context_.probes().answer(records_.page(first_),
-                               [&](std::uint64_t from, void* to, std::size_t bytes) {
-                                 return context_.host_memory().read(records_.world_rank(first_), from, to,
-                                                                    bytes);
-                               },
-                               {records_.key(), seq, rank});
+      context_.probes().answer(
+          records_.page(first_),
+          [&](std::uint64_t from, void* to, std::size_t bytes) { return read_first(from, to, bytes); },
+          {records_.key(), seq, rank});
   } catch (const std::exception&) {
     asking_ = partners_.size();
   }
   return {};
+}
+
+/// Reads the memory of the first member, which may have unmapped it if this rank is late: the system then
+/// refuses, but a rank of the same process would read it directly.
+bool Adaptation::read_first(std::uint64_t from, void* to, std::size_t bytes) {
+  const JobMembers& all = context_.members();
+  const int rank = records_.world_rank(first_);
+  return all.peer(rank).pid != all.self().pid && context_.host_memory().read(rank, from, to, bytes);
 }
 
 void Adaptation::look(std::uint64_t seq) {
@@ -159,29 +165,28 @@ void Adaptation::leave(bool failed) {
 
 void Adaptation::sample(const Plan& plan, std::chrono::nanoseconds took) {
   const auto ns = static_cast<double>(took.count());
-  const double expected = this->expected(plan, ns);
-  Misses& misses = misses_[depends_on_all(plan.op.collective) ? 0 : 1];
-  if (expected <= 0 || !misses.add(ns / expected)) return;
-  if (revision_ >= kMostRevisions) return;
-  heard_ = &misses;
+  Ratios& ratios = ratios_[depends_on_all(plan.op.collective) ? 0 : 1];
+  Known* const k = known(plan);
+  const double model = k ? k->model : planner_.predicted_ns(record_, plan.op, plan.choice);
+  Misses* heard = model > 0 && ratios.to_model.add(ns / model) ? &ratios.to_model : nullptr;
+  if (k && k->samples < Misses::kWindow)
+    k->least = std::max(1.0, k->samples++ == 0 ? ns : std::min(k->least, ns));
+  else if (k && ratios.to_before.add(ns / k->least))
+    heard = &ratios.to_before;
+  if (!heard || revision_ >= kMostRevisions) return;
+  heard_ = heard;
   if (!register_) register_ = claim_revision(records_.page(first_), records_.mine());
-  if (!register_) return misses.nothing_found();  // too many groups adapt
+  if (!register_) return heard->nothing_found();  // too many groups adapt
   asking_ = 0, in_vain_ = 0, wake_ = 0, slowest_.reset();
 }
 
-/// The expected time in ns: by the model or, if that does not know, by the first times measured. 0: not
-/// known yet.
-double Adaptation::expected(const Plan& plan, double took) {
+/// What is known of a plan that is kept; nullptr for others.
+Adaptation::Known* Adaptation::known(const Plan& plan) {
+  if (plan.id == 0) return nullptr;
   known_.resize(kKnown);
-  if (plan.id == 0) return planner_.predicted_ns(record_, plan.op, plan.choice);
   Known& k = known_[plan.id % kKnown];
-  if (k.plan != plan.id) {
-    k = {plan.id, planner_.predicted_ns(record_, plan.op, plan.choice)};
-    if (k.ns <= 0) k = {plan.id, took, Misses::kWindow};
-  }
-  if (k.samples == 0) return k.ns;
-  k.ns = std::min(k.ns, took), --k.samples;
-  return 0;
+  if (k.plan != plan.id) k = {plan.id, planner_.predicted_ns(record_, plan.op, plan.choice)};
+  return &k;
 }
 
 void Adaptation::invite(std::uint64_t from) {
@@ -238,7 +243,7 @@ void Adaptation::take(const Calibration& record, std::uint64_t seq) {
   }
   if (!record.known()) return;
   known_.clear();
-  for (Misses& m : misses_) m.record_changed();
+  for (Ratios& r : ratios_) r.to_model.record_changed(), r.to_before.record_changed();
   // Between hosts no algorithm follows a record, as each host has its own.
   if (members_.one_host()) planner_.reckon_with(context_, record_);
   // These settings are process-wide, and what a few ranks near each other find does not hold for all.

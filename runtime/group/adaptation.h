@@ -48,11 +48,13 @@ class Adaptation {
   void look(std::uint64_t seq);
   void lead(const Plan&, std::chrono::nanoseconds took);
   void sample(const Plan&, std::chrono::nanoseconds took);
-  double expected(const Plan&, double took);
+  struct Known;
+  Known* known(const Plan&);
   void check_with(int partner);
   void conclude();  ///< all partners have measured
   void invite(std::uint64_t from);
   void withdraw();
+  bool read_first(std::uint64_t from, void* to, std::size_t bytes);
   void take(const Calibration&, std::uint64_t seq);
   Looks looks_of_all();
 
@@ -67,12 +69,15 @@ class Adaptation {
   RevisionRegister* register_ = nullptr;  // the first member's, once it is known
 
   // Used by the first member only.
-  Misses misses_[2];           // of operations in which ranks wait for all others, and of other operations
-  Misses* heard_ = misses_;    // the one because of which it measures
-  std::vector<int> partners_;  // with which it measures
-  std::size_t asking_;         // index of the next; their number: none
-  int in_vain_ = 0;            // failed invitations
-  bool invited_ = false;       // a partner, to the next look
+  /// Ratios to what the model predicts, and to what the same plan took before.
+  struct Ratios {
+    Misses to_model, to_before = Misses::of_repetitions();
+  } ratios_[2];  // of operations in which ranks wait for all others, and of other operations
+  Misses* heard_ = &ratios_[0].to_model;                // the one because of which it measures
+  std::vector<int> partners_;                           // with which it measures
+  std::size_t asking_;                                  // index of the next; their number: none
+  int in_vain_ = 0;                                     // failed invitations
+  bool invited_ = false;                                // a partner, to the next look
   std::optional<PairCosts> slowest_;                    // of the partners measured so far
   std::uint32_t wake_ = 0;                              // the longest of the partners; 0: not known
   std::optional<Calibration> proposal_;                 // the record to propose
@@ -80,10 +85,11 @@ class Adaptation {
   std::function<std::optional<PairCosts>(int)> probe_;  // for tests: instead of other ranks
   struct Known {
     std::uint64_t plan = 0;
-    double ns = 0;
-    int samples = 0;  // still missing until `ns`, the least of them, counts
+    double model = 0;  // predicted nanoseconds; 0: the model does not know this operation
+    double least = 0;  // nanoseconds of the first Misses::kWindow samples
+    int samples = 0;   // of these, so far
   };
-  std::vector<Known> known_;  // expected times, by plan
+  std::vector<Known> known_;  // by plan
 
   mutable std::mutex mutex_;  // guards the members below, which are written in turn
   Calibration record_;

@@ -65,6 +65,27 @@ TEST(Misses, ChecksThatFindNothingBecomeRare) {
   EXPECT_LE(checks, 33) << "2^9 windows a check, after the first ten";
 }
 
+TEST(Misses, RepetitionsNeedToChangeLess) {
+  const auto heard = [](double ratio) {
+    Misses misses = Misses::of_repetitions();
+    return until_heard(misses, 1000, [ratio](int) { return ratio; }) == Misses::kWindow;
+  };
+  EXPECT_FALSE(heard(1.4));
+  EXPECT_FALSE(heard(0.7));
+  EXPECT_TRUE(heard(1.6));
+  EXPECT_TRUE(heard(0.6));
+}
+
+/// A record that was in force for a long time is replaced as soon as the first was.
+TEST(Misses, MovesFarApartAreEachHeardAtOnce) {
+  Misses misses;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_EQ(until_heard(misses, 1000, [](int) { return 9.0; }), Misses::kWindow) << "move " << i;
+    misses.record_changed();
+    ASSERT_EQ(until_heard(misses, 20 * Misses::kWindow, [](int) { return 1.2; }), 0);
+  }
+}
+
 TEST(Misses, AfterCalmTheNextIsHeardAtOnce) {
   Misses misses;
   for (int i = 0; i < 5; ++i) {
