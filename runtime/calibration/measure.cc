@@ -109,7 +109,13 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end, bool f
     return p;
   };
   constexpr std::size_t kPiece = kernels::copy_size_class(kLargePiece);
-  for (int turn = 0; turn < kEnough && now() < end; ++turn) {
+  for (int turn = 0; !farthest && turn < kFewest; ++turn)
+    for (std::size_t s = 0; s < kCopySizes.size() && now() < end; ++s) {
+      const CopyKind kind = kernels::kDefaultCopyKinds[s];
+      (void)probe.copy(kind, kCopySizes[s]);
+      sizes[s].copies[static_cast<std::size_t>(kind)].add(probe.copy(kind, kCopySizes[s]));
+    }
+  for (int turn = 0; farthest && turn < kEnough && now() < end; ++turn) {
     // Large copies take most of the time, and vary less.
     for (std::size_t s = 0; s < (turn < kFewLarge ? kCopySizes.size() : kPiece + 1); ++s) {
       // So that each kind finds the lines in the other core's cache, also the first.
@@ -120,7 +126,7 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end, bool f
       if (const auto took = probe.pull(kCopySizes[s], false)) sizes[s].pull.add(*took);
       if (const auto took = probe.pull(kCopySizes[s], true)) sizes[s].pull_huge.add(*took);
     }
-    if (!farthest || turn < kFewest || now() >= end) continue;
+    if (turn < kFewest || now() >= end) continue;
     // By the kinds that will be in force, as far as it is known by now.
     const Calibration so_far = of_one_pair(known());
     together.add(probe.together(kernels::kDefaultCopyKinds[kPiece]));

@@ -41,8 +41,8 @@ using TimeOf = std::function<Clock::time_point()>;
 
 /// The least of several tries for each figure. All figures are measured in turn, until `end` or until there
 /// are enough tries. A figure with fewer than three tries counts as not known, since other work may have
-/// disturbed all of them. Beyond hand-off, copies and pulls nothing is measured of cores that are not the
-/// farthest, since nothing else is used. The caller fills in distance and cores.
+/// disturbed all of them. Of cores that are not the farthest only the hand-off and copies of the built-in
+/// kinds are measured, since nothing else is used. The caller fills in distance and cores.
 PairCosts measure(Probe&, const TimeOf& now, Clock::time_point end, bool farthest = true);
 
 /// The least of a few tries; 0: too few answers before `end`.

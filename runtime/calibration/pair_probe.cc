@@ -88,12 +88,13 @@ struct Blocks {
   static constexpr std::size_t kMost = kernels::kCopySizes.back();
   const Block source{kLargeBytes, true}, source_small{kMost, false}, shared{kRingBytes, true},
       taken{kLargeBytes, true};
-  // For the opposite direction at the same time: the peer's source, and the blocks that it is written to and
-  // read into.
-  const Block back_source{kLargeBytes, true}, back_shared{kRingBytes, true}, back_taken{kLargeBytes, true};
-  explicit operator bool() const {
-    return source && source_small && shared && taken && back_source && back_shared && back_taken;
-  }
+  explicit operator bool() const { return source && source_small && shared && taken; }
+};
+/// For the opposite direction at the same time: the peer's source, and the blocks that it is written to and
+/// read into.
+struct BlocksBack {
+  const Block source{kLargeBytes, true}, shared{kRingBytes, true}, taken{kLargeBytes, true};
+  explicit operator bool() const { return source && shared && taken; }
 };
 
 /// Sleeps until the word has changed, for at most a millisecond, so that no wake-up is missed for longer.
@@ -217,15 +218,15 @@ class PairProbe final : public Probe {
   }
 
   std::optional<std::uint32_t> large_local() override {
-    if (!need_blocks()) return std::nullopt;
+    if (!need_both()) return std::nullopt;
     return both(Task::local, [&] {
-      copy_by_pieces(blocks_->back_taken.data(), blocks_->source.data());
+      copy_by_pieces(back_->taken.data(), blocks_->source.data());
       return true;
     });
   }
 
   std::optional<StoreCost> stores(std::size_t bytes) override {
-    if (!need_blocks() || bytes > kLargeBytes) return std::nullopt;
+    if (!need_both() || bytes > kLargeBytes) return std::nullopt;
     const Blocks& b = *blocks_;
     const auto store = [&] {
       return both(Task::store, [&] {
@@ -236,7 +237,7 @@ class PairProbe final : public Probe {
     from_ = b.source.data(), bytes_ = bytes;
     if (!store()) return std::nullopt;  // what is read next was written last by its owner
     const auto read = both(Task::read, [&] {
-      std::memcpy(b.back_taken.data(), b.back_source.data(), bytes);
+      std::memcpy(back_->taken.data(), back_->source.data(), bytes);
       return true;
     });
     const auto after_read = store(), alone = store();
@@ -244,13 +245,13 @@ class PairProbe final : public Probe {
   }
 
   std::optional<std::uint32_t> pull_together() override {
-    if (!need_blocks()) return std::nullopt;
+    if (!need_both()) return std::nullopt;
     const Blocks& b = *blocks_;
     from_ = b.source.data(), bytes_ = kLargePiece;
     std::memset(from_, static_cast<int>(serial_ & 0xFF), bytes_);
     if (!ask(Task::fill)) return std::nullopt;
     return both(Task::pull,
-                [&] { return pull_into(b.back_taken.data(), b.back_source.data(), kLargePiece); });
+                [&] { return pull_into(back_->taken.data(), back_->source.data(), kLargePiece); });
   }
 
  private:
@@ -259,6 +260,11 @@ class PairProbe final : public Probe {
     if (gave_up_) return false;
     if (!blocks_) blocks_ = std::make_unique<Blocks>();
     return static_cast<bool>(*blocks_);
+  }
+  bool need_both() {
+    if (!need_blocks()) return false;
+    if (!back_) back_ = std::make_unique<BlocksBack>();
+    return static_cast<bool>(*back_);
   }
   /// This core writes to a place of the shared block, and the other reads it.
   std::optional<CopyCost> copy_to(std::size_t place, CopyKind kind, std::size_t bytes) {
@@ -272,7 +278,7 @@ class PairProbe final : public Probe {
   }
   /// Each core writes and reads one piece for the other.
   std::optional<CopyCost> exchange(CopyKind kind) {
-    if (!need_blocks()) return std::nullopt;
+    if (!need_both()) return std::nullopt;
     const Blocks& b = *blocks_;
     kind_ = kind, from_ = b.shared.data() + shared_at_, bytes_ = kLargePiece;
     const auto wrote = both(Task::write, [&] {
@@ -280,7 +286,7 @@ class PairProbe final : public Probe {
       return true;
     });
     const auto read = both(Task::read, [&] {
-      std::memcpy(b.back_taken.data() + taken_at_, b.back_shared.data() + shared_at_, kLargePiece);
+      std::memcpy(back_->taken.data() + taken_at_, back_->shared.data() + shared_at_, kLargePiece);
       return true;
     });
     return wrote && read ? std::optional(CopyCost{*wrote, *read}) : std::nullopt;
@@ -349,13 +355,13 @@ class PairProbe final : public Probe {
     if (task == Task::read)
       std::memcpy(taken, from_, bytes_);
     else if (task == Task::write)
-      kernels::copy_as(kind_, b.back_shared.data() + shared_at_, b.back_source.data() + taken_at_, bytes_);
+      kernels::copy_as(kind_, back_->shared.data() + shared_at_, back_->source.data() + taken_at_, bytes_);
     else if (task == Task::store)
-      store_to(b.back_source.data(), bytes_, turn_of_peer_++);
+      store_to(back_->source.data(), bytes_, turn_of_peer_++);
     else if (task == Task::local)
-      copy_by_pieces(b.taken.data(), b.back_source.data());
+      copy_by_pieces(b.taken.data(), back_->source.data());
     else if (task == Task::fill)
-      std::memset(b.back_source.data(), 1, kLargePiece);
+      std::memset(back_->source.data(), 1, kLargePiece);
     else
       done = pull_into(taken, from_, bytes_);
     return done ? watch.stored() : 0;
@@ -371,6 +377,7 @@ class PairProbe final : public Probe {
   // Written before a task is published and read by the peer after it; a late peer may find `stop` already.
   std::atomic<Task> task_{Task::handoff};
   std::unique_ptr<Blocks> blocks_;
+  std::unique_ptr<BlocksBack> back_;
   std::byte* from_ = nullptr;
   std::size_t bytes_ = 0, taken_at_ = 0, shared_at_ = 0;
   CopyKind kind_{};

@@ -127,9 +127,11 @@ const char* name(Distance d) { return kDistanceNames[static_cast<std::size_t>(d)
 
 bool Calibration::complete() const {
   for (std::uint32_t i = 0; i < pairs; ++i)
-    for (const auto& size : pair[i].copies)
-      if (!std::all_of(std::begin(size), std::end(size), [](const CopyCost& c) { return c.known(); }))
-        return false;
+    for (std::size_t s = 0; s < kCopySizes.size(); ++s)
+      for (std::size_t k = 0; k < kCopyKinds; ++k) {
+        const bool used = i + 1 == pairs || k == static_cast<std::size_t>(kernels::kDefaultCopyKinds[s]);
+        if (used && !pair[i].copies[s][k].known()) return false;
+      }
   return known();
 }
 

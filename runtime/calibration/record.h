@@ -79,8 +79,8 @@ struct Calibration {
   std::uint32_t cache_kib;  ///< size of one outermost cache, as the system reports it
   std::uint32_t caches;     ///< number of those caches
   bool known() const { return pairs != 0; }
-  /// Whether every pair has every copy. Other figures may be missing: some systems forbid pulls, or do not
-  /// report caches.
+  /// Whether the farthest pair has every copy, and the others those of the built-in kinds. Other figures may
+  /// be missing: some systems forbid pulls, or do not report caches.
   bool complete() const;
   /// Whether nothing is missing that a measurement finds when it is not disturbed: what the farthest cores
   /// have beyond copies, and the times of a switch and a wake-up. Others are used, but not stored.

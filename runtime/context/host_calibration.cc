@@ -26,6 +26,7 @@ using namespace std::chrono_literals;
 // Time limits. Including the start of threads and the mapping of pages, a measurement takes at most 30 ms,
 // and a validation 1 ms, if nothing else runs.
 constexpr auto kToMeasure = 23ms;
+constexpr auto kToNearer = 4ms;  // of these, for each pair of cores but the farthest
 constexpr auto kToWake = 2ms, kToSwitch = 2ms;
 constexpr auto kToValidate = 800us;
 
@@ -69,10 +70,12 @@ std::vector<Pair> pairs_here() {
 
 /// Cache sizes are not measured: that takes passes over several times their size, tens of milliseconds.
 /// `ouro-perf --tune` does it.
+/// Counted are all caches of the host: other jobs that find the record may use more cores than this process.
 void add_caches(Calibration* c) {
   const Machine& mine = machine();
+  const auto all = read_machine();
   std::set<int> caches;
-  for (const Core& core : mine.cores) caches.insert(core.domain);
+  for (const Core& core : all.ok() ? all->cores : mine.cores) caches.insert(core.domain);
   caches.erase(-1);
   c->cache_kib = static_cast<std::uint32_t>(mine.l3_bytes >> 10);
   c->caches = static_cast<std::uint32_t>(caches.size());
@@ -112,17 +115,22 @@ Calibration measure_pairs(const std::vector<Pair>& pairs, std::string* why) {
   Calibration c{};
   const auto begin = Clock::now();
   const bool ran = aside([&] {
-    for (std::size_t i = 0; i < pairs.size(); ++i) {
-      const auto end = begin + kToMeasure * (i + 1) / pairs.size();
+    // The farthest first, which decides nearly everything.
+    PairCosts found[kDistances] = {};
+    for (std::size_t i = pairs.size(); i-- > 0;) {
+      const auto end = begin + kToMeasure - kToNearer * i;
       auto probe = make_pair_probe(pairs[i].here, pairs[i].there, end);
       if (!probe.ok()) {
         *why = probe.status().failure()->text;
         continue;
       }
-      PairCosts& costs = c.pair[c.pairs] = measure(**probe, Clock::now, end, i + 1 == pairs.size());
-      costs.distance = pairs[i].distance, costs.cpus[0] = pairs[i].here, costs.cpus[1] = pairs[i].there;
-      if (costs.handoff != 0) ++c.pairs;
+      found[i] = measure(**probe, Clock::now, end, i + 1 == pairs.size());
+      found[i].distance = pairs[i].distance;
+      found[i].cpus[0] = pairs[i].here, found[i].cpus[1] = pairs[i].there;
     }
+    if (found[pairs.size() - 1].handoff == 0) return;
+    for (std::size_t i = 0; i < pairs.size(); ++i)
+      if (found[i].handoff != 0) c.pair[c.pairs++] = found[i];
     const auto soon = Clock::now() + kToWake;
     if (auto probe = make_pair_probe(pairs[0].here, pairs[0].there, soon); probe.ok())
       c.wake = measure_wake(**probe, Clock::now, soon);

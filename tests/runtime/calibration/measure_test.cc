@@ -140,16 +140,21 @@ TEST(Measure, TakesTheLeastOfSeveralTries) {
   EXPECT_EQ(measure_wake(probe, probe.clock(), probe.now + 1s), 13'000u);
 }
 
-TEST(Measure, OfNearerCoresOnlyHandOffCopiesAndPulls) {
-  FakeProbe probe;
-  PairCosts all = measure(probe, probe.clock(), probe.now + 1s);
-  const int asked = probe.asked;
-  FakeProbe another;
-  const PairCosts nearer = measure(another, another.clock(), another.now + 1s, false);
-  EXPECT_LT(another.asked, asked);
-  all.ring = all.together = all.together_slots = all.large = {};
-  all.large_local = all.pull_together = 0, all.stores = {};
-  EXPECT_EQ(nearer, all);
+TEST(Measure, OfNearerCoresOnlyHandOffAndCopiesOfTheBuiltInKinds) {
+  FakeProbe probe, another;
+  const PairCosts all = measure(probe, probe.clock(), probe.now + 1s);
+  Calibration c{};
+  c.pairs = 2, c.pair[1] = all;
+  c.pair[0] = measure(another, another.clock(), another.now + 1s, false);
+  EXPECT_LT(5 * another.asked, probe.asked);
+  EXPECT_TRUE(c.complete());
+  PairCosts used{};
+  used.handoff = all.handoff;
+  for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s) {
+    const auto kind = static_cast<std::size_t>(kernels::kDefaultCopyKinds[s]);
+    used.copies[s][kind] = all.copies[s][kind];
+  }
+  EXPECT_EQ(c.pair[0], used);
 }
 
 /// Copies at once are measured by the kinds that will be in force, and by the built-in one.
