@@ -111,7 +111,7 @@ def choices(build, calibration, ranks, collective, buffers):
     found = answers([build / "bin/ouro-perf", collective, "--ranks", str(ranks), "-b", str(SIZES[0]), "-e", str(SIZES[-1]), "-f", "4",
                      "-n", "1", "-w", "0", "-c", "0", "--json", "--explain", "-R", "1" if buffers == "registered" else "0"],
                     {"OURO_CALIBRATION": calibration})
-    by_reference = {"private": ("pull", "pull where all buffers lie on huge pages"),
+    by_reference = {"private": ("pull", "; pull where "),
                     "registered": ("zerocopy", "zerocopy where all buffers are registered")}[buffers]
     for row in found["results"]:
         out_of_place = row["explain"].split("In place:")[0]

@@ -137,17 +137,17 @@ template <class F>
 void Planner::each_prediction(const Calibration& c, const Operation& op, const Choice& choice,
                               F&& prediction) const {
   const auto add = [&](flow::Algorithm a) {
-    const auto ns = rt::predicted_ns(c, {.collective = op.collective,
-                                         .algorithm = a,
-                                         .ranks = members_.size(),
-                                         .bytes = unit_bytes(op, members_.rank(), members_.size()),
-                                         .staging_slot = host_.wiring.slot_bytes().staging,
-                                         // The rules choose pull for huge pages only; if it is forced, the
-                                         // actual pages of the buffers count.
-                                         .huge_pages = a != flow::Algorithm::pull || !choice.forced ||
-                                                       PullExecutor::on_huge_pages(members_, op),
-                                         .forced = choice.forced,
-                                         .in_place = op.in.data == op.out.data});
+    const auto ns = rt::predicted_ns(
+        c, {.collective = op.collective,
+            .algorithm = a,
+            .ranks = members_.size(),
+            .bytes = unit_bytes(op, members_.rank(), members_.size()),
+            .staging_slot = host_.wiring.slot_bytes().staging,
+            // Unless pull is for huge pages only, the actual pages count.
+            .huge_pages = a != flow::Algorithm::pull || !(choice.forced || choice.pull_any_pages) ||
+                          PullExecutor::on_huge_pages(members_, op),
+            .forced = choice.forced,
+            .in_place = op.in.data == op.out.data});
     if (ns) prediction(a, *ns);
   };
   add(choice.algorithm);

@@ -22,8 +22,9 @@ using flow::Algorithm, flow::Place, flow::Step;
 using kernels::CopyKind, kernels::kCopySizes;
 
 constexpr std::size_t kLine = 64;
-constexpr double kSaves = 0.8;  // another choice must take at most this fraction of the table's; a smaller
-                                // gain may be the model's error
+// Another choice must take at most this fraction of the table's; a smaller gain may be the model's error.
+// That is smaller where copies of private buffers of more than 1 MiB are all that counts.
+constexpr double kSaves = 0.8, kSavesInCopies = 0.875;
 
 /// Nanoseconds by number of bytes, from measurements at kCopySizes.
 class Curve {
@@ -304,32 +305,35 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
         found.push_back(
             {collective, buffers, cores, ranks, ranks, Arrival::kInline, smallest, kSame, Hosts::one});
       for (std::size_t bytes = kFrom; bytes <= kTo; bytes *= 2) {
-        const auto cost = [&](Algorithm a, bool in_place = false) {
+        const auto cost = [&](Algorithm a, bool in_place = false, bool huge_pages = true) {
           return predicted_ns(c, {.collective = collective,
                                   .algorithm = a,
                                   .ranks = ranks,
                                   .bytes = bytes,
                                   .staging_slot = staging_slot,
+                                  .huge_pages = huge_pages,
                                   .in_place = in_place,
                                   .afterwards = true});
         };
         const auto better = [&](Algorithm than, std::initializer_list<Algorithm> others,
-                                bool in_place = false) {
+                                bool in_place = false, double saves = kSaves, bool huge_pages = true) {
           const auto known = cost(than, in_place);
           Algorithm best = than;
-          double least = known.value_or(0) * kSaves;
+          double least = known.value_or(0) * saves;
           for (const Algorithm a : others)
-            if (const auto ns = cost(a, in_place); ns && *ns < least) least = *ns, best = a;
+            if (const auto ns = cost(a, in_place, huge_pages); ns && *ns < least) least = *ns, best = a;
           return best;
         };
         const Algorithm staged_before = table_choice(table, collective, buffers, ranks, bytes, true),
                         before = table_choice(table, collective, buffers, ranks, bytes, false),
                         staged = crowded ? staged_before
                                          : better(staged_before, {Algorithm::oneshot, Algorithm::direct}),
-                        by_reference = buffers == Buffers::registered ? Algorithm::zerocopy : Algorithm::pull,
-                        best = crowded && !is_large(collective, ranks, bytes) ? before
-                               : before == by_reference                       ? better(before, {staged})
-                                                        : better(staged, {by_reference});
+                        by_reference = buffers == Buffers::registered ? Algorithm::zerocopy : Algorithm::pull;
+        const bool large = is_large(collective, ranks, bytes);
+        const double saves = large && by_reference == Algorithm::pull ? kSavesInCopies : kSaves;
+        const Algorithm best = crowded && !large        ? before
+                               : before == by_reference ? better(before, {staged})
+                                                        : better(staged, {by_reference}, false, saves);
         // Where zero copy pays off in place alone, ranks whose call is not in place decline it.
         const bool in_place_only = collective == Collective::all_reduce && before == Algorithm::zerocopy &&
                                    best != before && better(before, {staged}, true) == before;
@@ -346,7 +350,10 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
           found.back().in_place = true;
         }
         put(best);
-        if (best == Algorithm::pull) put(staged);  // for calls whose buffers cannot be pulled
+        if (best == Algorithm::pull) {
+          found.back().any_pages = better(staged, {best}, false, saves, false) == best;
+          put(staged);  // for calls whose buffers cannot be pulled
+        }
         if (best != before) differs = found.size();
       }
       found.resize(differs);

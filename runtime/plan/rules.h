@@ -43,6 +43,8 @@ struct Rule {
                              ///< staging buffers, which serve one host only
   /// Only for calls whose input and output are the same memory on all ranks. Used with flows by reference.
   bool in_place = false;
+  /// In rows for pull: also for buffers on small pages. Else only for those on huge pages.
+  bool any_pages = false;
 };
 
 struct Rules {

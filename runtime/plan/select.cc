@@ -121,7 +121,7 @@ Selector::Selector(const Rules& rules, int size, int hosts, bool enough_cores, S
     if (r.hosts != Hosts::any && (r.hosts == Hosts::several) != (hosts > 1)) continue;
     if (r.cores != Cores::any && (r.cores == Cores::enough) != enough_cores) continue;
     Rows& rows = rows_[static_cast<std::size_t>(r.collective)];
-    const Row row{r.max_bytes, r.algorithm, r.reason, r.in_place};
+    const Row row{r.max_bytes, r.algorithm, r.reason, r.in_place, r.any_pages};
     if (r.buffers != Buffers::registered && r.algorithm != Algorithm::zerocopy) {
       rows.others.push_back(row);
       if (r.algorithm != Algorithm::pull) rows.staged.push_back(row);
@@ -174,6 +174,7 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
       registered = find(rows.registered, o, bytes, canonical, false);
       const Row* other = find(rows.others, o, bytes, canonical, false);
       choice->try_pull = other && other->algorithm == Algorithm::pull;
+      choice->pull_any_pages = choice->try_pull && other->any_pages;
       choice->try_zero_copy = registered && registered->algorithm == Algorithm::zerocopy;
       choice->declines_zero_copy = choice->try_zero_copy && registered->in_place && !aliased;
     }
@@ -207,7 +208,8 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
                                                                : "",
                           registered && !registered->reason.empty() ? ": " + registered->reason : "");
     if (choice->try_pull)
-      *why += "; pull where all buffers lie on huge pages and ranks may read each other's memory";
+      *why += fmt::format("; pull where {}ranks may read each other's memory",
+                          choice->pull_any_pages ? "" : "all buffers lie on huge pages and ");
     if (choice->ring) *why += "; posts go round the ring";
     if (job_algorithm_ && !choice->forced)
       *why += fmt::format("; OURO_ALGO={} does not concern {}", flow::name(*job_algorithm_),

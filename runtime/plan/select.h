@@ -38,6 +38,7 @@ struct Choice {
   bool try_zero_copy = false;
   /// Use pull instead if all buffers are on huge pages and all ranks may read each other's memory.
   bool try_pull = false;
+  bool pull_any_pages = false;  ///< also if they are on small pages
   /// This rank declines zero copy when asked: the row is for calls in place, and this call is not.
   bool declines_zero_copy = false;
   /// Outputs are written past the caches: by the selected flow, and by the flows by reference that may
@@ -81,7 +82,7 @@ class Selector {
     std::size_t max_bytes;
     flow::Algorithm algorithm;
     std::string reason;
-    bool in_place;
+    bool in_place, any_pages;
   };
   struct Rows {
     std::vector<Row> staged, registered,

@@ -23,9 +23,11 @@ Status ask(HostResources& h, const InFlight& f, const FlowPlan** found) {
   OURO_TRY(rounds.open(round));
   Arrival& record = rounds.mine().arrival(round);
   record.in = record.out = {};
-  const bool reachable = (plan.zero_copy.run && !f.plan->choice.declines_zero_copy &&
-                          ZeroCopyExecutor::offer(h.context, op, rank, record)) ||
-                         (plan.pull.run && PullExecutor::offer(h.context, h.members, op, must, record));
+  const bool reachable =
+      (plan.zero_copy.run && !f.plan->choice.declines_zero_copy &&
+       ZeroCopyExecutor::offer(h.context, op, rank, record)) ||
+      (plan.pull.run &&
+       PullExecutor::offer(h.context, h.members, op, must || f.plan->choice.pull_any_pages, record));
   if (!reachable) record.in = record.out = {kNoReference, 0};
   if (reachable || must || !plan.flow.stages || !posts_input(op, rank))
     rounds.publish(round, StagingView::kReferred);

@@ -24,11 +24,12 @@ bool PullExecutor::on_huge_pages(const Members& members, const Operation& o) {
          (o.out.count == 0 || device::on_huge_pages(o.out.data, o.out.bytes()));
 }
 
-bool PullExecutor::offer(Context& context, const Members& members, const Operation& o, bool forced,
+bool PullExecutor::offer(Context& context, const Members& members, const Operation& o, bool any_pages,
                          Arrival& record) {
   if (o.collective == Collective::all_to_all && o.in.data == o.out.data) return false;
-  // Copying between processes pins every page that it touches: with small pages, staging buffers are faster.
-  if (!forced && !on_huge_pages(members, o)) return false;
+  // Copying between processes pins every page that it touches: with small pages, staging buffers are faster
+  // on most hosts.
+  if (!any_pages && !on_huge_pages(members, o)) return false;
   if (!context.host_memory().reaches(members.world_ranks())) return false;
   record.in = {kAddress, reinterpret_cast<std::uint64_t>(o.in.data)};
   record.out = {kAddress, reinterpret_cast<std::uint64_t>(o.out.data)};

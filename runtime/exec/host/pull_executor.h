@@ -14,8 +14,8 @@ class PullExecutor {
   Chunks chunks;
 
   /// Writes the addresses of this rank's buffers to its arrival record. Returns false if other ranks may not
-  /// read them or if pulling does not pay off (`forced`: skips the latter check).
-  static bool offer(Context&, const Members&, const Operation&, bool forced, Arrival&);
+  /// read them, or if they are not on huge pages (`any_pages`: skips the latter check).
+  static bool offer(Context&, const Members&, const Operation&, bool any_pages, Arrival&);
   /// Whether this rank's output, and its input if other ranks read it, are on huge pages.
   static bool on_huge_pages(const Members&, const Operation&);
   Status begin(const InFlight&) { return {}; }

@@ -232,6 +232,45 @@ TEST(CostRows, WithFewerCoresOnlyLargePulls) {
   }
 }
 
+/// Private buffers on small pages are pulled only where a pull on those saves as much.
+TEST(CostRows, SmallPagesCountByTheirOwnFigures) {
+  Calibration c = far_zen3();
+  const auto row = [&] {
+    return row_for(rows_by_cost(c, 2, 128 * KiB), Collective::all_gather, Buffers::private_, 4 * MiB);
+  };
+  ASSERT_TRUE(row());
+  EXPECT_EQ(row()->algorithm, Algorithm::pull);
+  EXPECT_TRUE(row()->any_pages) << "a pull takes as long on small pages";
+  for (std::uint32_t& p : c.pair[0].pull) p *= 4;
+  ASSERT_TRUE(row());
+  EXPECT_EQ(row()->algorithm, Algorithm::pull);
+  EXPECT_FALSE(row()->any_pages);
+}
+
+/// Of large private buffers the copies alone count, so an eighth that pull saves is enough.
+TEST(CostRows, LargePullsNeedToSaveAnEighth) {
+  const auto pulled_after = [](double fraction, std::size_t bytes) {
+    Calibration c = far_zen3();
+    const auto cost = [&](Algorithm a) {
+      return *predicted_ns(
+          c, {.collective = Collective::all_gather, .algorithm = a, .bytes = bytes, .afterwards = true});
+    };
+    const double staged = cost(Algorithm::direct), before = cost(Algorithm::pull);
+    for (std::uint32_t& p : c.pair[0].pull_huge) p *= 2;
+    const double slope = cost(Algorithm::pull) - before;  // for each time that a pull takes
+    for (std::size_t s = 0; s < kernels::kCopySizes.size(); ++s)
+      c.pair[0].pull_huge[s] = static_cast<std::uint32_t>(far_zen3().pair[0].pull_huge[s] *
+                                                          (1 + (fraction * staged - before) / slope));
+    EXPECT_NEAR(cost(Algorithm::pull) / staged, fraction, 1e-3);
+    const auto row = row_for(rows_by_cost(c, 2, 128 * KiB), Collective::all_gather, Buffers::private_, bytes);
+    return row && row->algorithm == Algorithm::pull;
+  };
+  EXPECT_TRUE(pulled_after(0.85, 4 * MiB));
+  EXPECT_FALSE(pulled_after(0.9, 4 * MiB));
+  EXPECT_FALSE(pulled_after(0.85, 256 * KiB)) << "of smaller buffers a fifth";
+  EXPECT_TRUE(pulled_after(0.78, 256 * KiB));
+}
+
 TEST(CostRows, CallsThatFitIntoArrivalRecordsKeepTheTablesChoice) {
   const auto rows = rows_by_cost(far_zen3(), 2, 128 * KiB);
   const auto tiny = row_for(rows, Collective::broadcast, Buffers::private_, 8);
