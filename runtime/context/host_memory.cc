@@ -129,6 +129,11 @@ bool HostMemory::reaches(const std::vector<int>& ranks) {
   return true;
 }
 
+bool HostMemory::on_huge_pages(const void* p, std::size_t bytes) {
+  std::call_once(pagemap_once_, [this] { pagemap_ = device::open_pagemap(); });
+  return device::on_huge_pages(pagemap_.get(), p, bytes);
+}
+
 Result<HostMemory::Resolved> HostMemory::resolve(int r, MemoryRef ref, std::size_t bytes) {
   if (r == members_.rank()) {
     std::shared_lock lock(exported_mutex_);

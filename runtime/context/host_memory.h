@@ -11,6 +11,7 @@
 
 #include "runtime/context/job_members.h"
 #include "runtime/context/memory_requests.h"
+#include "runtime/core/fd.h"
 #include "runtime/core/link_view.h"
 #include "runtime/core/segment.h"
 
@@ -47,6 +48,9 @@ class HostMemory {
   /// Copies from an address in the process of a rank; false if this rank may not read it, or the copy fails.
   bool read(int rank, std::uint64_t from, void* to, std::size_t bytes);
 
+  /// Whether at least nine tenths of [p, p + bytes) are on huge pages, as far as the kernel says.
+  bool on_huge_pages(const void* p, std::size_t bytes);
+
   /// Serves a peer's request for a segment or an allocation; called on the watch thread.
   Status serve(int line, const wire::Fetch&);
 
@@ -76,6 +80,8 @@ class HostMemory {
 
   std::mutex reach_mutex_;
   std::map<int, bool> reach_;  // by rank
+  std::once_flag pagemap_once_;
+  Fd pagemap_;  // opened by the first question, since most jobs ask none
 };
 
 }  // namespace ouro::rt

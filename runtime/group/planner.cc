@@ -145,7 +145,7 @@ void Planner::each_prediction(const Calibration& c, const Operation& op, const C
             .staging_slot = host_.wiring.slot_bytes().staging,
             // Unless pull is for huge pages only, the actual pages count.
             .huge_pages = a != flow::Algorithm::pull || !(choice.forced || choice.pull_any_pages) ||
-                          PullExecutor::on_huge_pages(members_, op),
+                          PullExecutor::on_huge_pages(host_.context, members_, op),
             .forced = choice.forced,
             .in_place = op.in.data == op.out.data});
     if (ns) prediction(a, *ns);

@@ -137,7 +137,7 @@ Status TuneBench::enter(std::size_t stream_bytes) {
   // A group with a forced algorithm reads by reference or fails, and rows with `pull` require the same.
   bool able = context_->impl()->host_memory().reaches(all);
   for (const Buffer* b : {&private_->send, &private_->recv})
-    able = able && device::on_huge_pages(b->at(0), options_.max_bytes);
+    able = able && context_->impl()->host_memory().on_huge_pages(b->at(0), options_.max_bytes);
   const std::uint8_t mine = able;
   const auto may = collect(outer_.world(), &mine);
   if (!may) return may.status();

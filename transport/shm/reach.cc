@@ -12,9 +12,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/core/fd.h"
-#include "runtime/core/per_process.h"
-
 namespace ouro::device {
 
 namespace {
@@ -64,7 +61,9 @@ Status read_process(pid_t pid, int pidfd, std::uint64_t from, void* to, std::siz
   return {};
 }
 
-bool on_huge_pages(const void* p, std::size_t bytes) {
+Fd open_pagemap() { return Fd(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)); }
+
+bool on_huge_pages(int pagemap, const void* p, std::size_t bytes) {
   // linux/fs.h of the build machine may be older than the kernel, so the request of 6.7 is declared here.
   struct Region {
     std::uint64_t start, end, categories;
@@ -75,12 +74,6 @@ bool on_huge_pages(const void* p, std::size_t bytes) {
   };
   constexpr std::uint64_t kHuge = 1u << 6;
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));  // both ends must be page-aligned
-  struct Pagemap {
-    Fd fd{open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC)};
-  };
-  static constinit PerProcess<Pagemap>
-      own;  // per process: the descriptor refers to the pages of the process that opened it
-  const int pagemap = own->fd.get();
   if (pagemap < 0 || bytes == 0) return false;
   const auto begin = reinterpret_cast<std::uint64_t>(p) / page * page;
   const std::uint64_t end = (reinterpret_cast<std::uint64_t>(p) + bytes + page - 1) / page * page;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/core/fd.h"
 #include "runtime/core/status.h"
 
 namespace ouro::device {
@@ -16,8 +17,10 @@ namespace ouro::device {
 /// forbids it, or the memory is not mapped), unsupported (no pidfd).
 Status read_process(pid_t pid, int pidfd, std::uint64_t from, void* to, std::size_t bytes);
 
+/// What the kernel says of the pages of the process that opens it; holds nothing if it says nothing.
+Fd open_pagemap();
 /// Whether at least nine tenths of [p, p + bytes) are on huge pages; false if the kernel cannot tell
-/// (before 6.7).
-bool on_huge_pages(const void* p, std::size_t bytes);
+/// (before 6.7). `pagemap`: from open_pagemap(), in this process.
+bool on_huge_pages(int pagemap, const void* p, std::size_t bytes);
 
 }  // namespace ouro::device

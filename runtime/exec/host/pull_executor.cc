@@ -19,9 +19,10 @@ bool gives(const Members& members, const Operation& o) {
 
 }  // namespace
 
-bool PullExecutor::on_huge_pages(const Members& members, const Operation& o) {
-  return (!gives(members, o) || device::on_huge_pages(o.in.data, o.in.bytes())) &&
-         (o.out.count == 0 || device::on_huge_pages(o.out.data, o.out.bytes()));
+bool PullExecutor::on_huge_pages(Context& context, const Members& members, const Operation& o) {
+  HostMemory& memory = context.host_memory();
+  return (!gives(members, o) || memory.on_huge_pages(o.in.data, o.in.bytes())) &&
+         (o.out.count == 0 || memory.on_huge_pages(o.out.data, o.out.bytes()));
 }
 
 bool PullExecutor::offer(Context& context, const Members& members, const Operation& o, bool any_pages,
@@ -29,7 +30,7 @@ bool PullExecutor::offer(Context& context, const Members& members, const Operati
   if (o.collective == Collective::all_to_all && o.in.data == o.out.data) return false;
   // Copying between processes pins every page that it touches: with small pages, staging buffers are faster
   // on most hosts.
-  if (!any_pages && !on_huge_pages(members, o)) return false;
+  if (!any_pages && !on_huge_pages(context, members, o)) return false;
   if (!context.host_memory().reaches(members.world_ranks())) return false;
   record.in = {kAddress, reinterpret_cast<std::uint64_t>(o.in.data)};
   record.out = {kAddress, reinterpret_cast<std::uint64_t>(o.out.data)};

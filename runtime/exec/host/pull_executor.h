@@ -17,7 +17,7 @@ class PullExecutor {
   /// read them, or if they are not on huge pages (`any_pages`: skips the latter check).
   static bool offer(Context&, const Members&, const Operation&, bool any_pages, Arrival&);
   /// Whether this rank's output, and its input if other ranks read it, are on huge pages.
-  static bool on_huge_pages(const Members&, const Operation&);
+  static bool on_huge_pages(Context&, const Members&, const Operation&);
   Status begin(const InFlight&) { return {}; }
   Status hop(const flow::Step& s) {
     if (s.verb & flow::kPost) return {};  // the arrival record already holds the addresses

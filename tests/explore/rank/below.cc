@@ -78,6 +78,7 @@ Result<HostMemory::Resolved> HostMemory::resolve(int, MemoryRef ref, std::size_t
 }
 
 bool HostMemory::reaches(const std::vector<int>&) { return false; }
+bool HostMemory::on_huge_pages(const void*, std::size_t) { return false; }
 
 }  // namespace ouro::rt
 
@@ -85,7 +86,6 @@ namespace ouro::device {
 Status read_process(int, int, std::uint64_t, void*, std::size_t) {
   return {Reason::unsupported, "no pull here"};
 }
-bool on_huge_pages(const void*, std::size_t) { return false; }
 }  // namespace ouro::device
 
 namespace ouro::kernels {

@@ -116,11 +116,13 @@ const std::byte* huge_pages(std::size_t bytes) {
 
 TEST(HugePages, AForkedChildAsksAboutItsOwn) {
   constexpr std::size_t kBytes = 4 << 20;
-  if (!on_huge_pages(huge_pages(kBytes), kBytes)) GTEST_SKIP() << "no huge pages, or none that can be seen";
+  if (!on_huge_pages(open_pagemap().get(), huge_pages(kBytes), kBytes))
+    GTEST_SKIP() << "no huge pages, or none that can be seen";
   const pid_t child = ::fork();
   if (child == 0) {
+    const Fd own = open_pagemap();
     for (int k = 0; k < 8; ++k)  // at a place where the parent has none
-      if (on_huge_pages(huge_pages(kBytes), kBytes)) ::_exit(0);
+      if (on_huge_pages(own.get(), huge_pages(kBytes), kBytes)) ::_exit(0);
     ::_exit(1);
   }
   int status = -1;
