@@ -82,6 +82,7 @@ Result<GpuPending::Ahead> GpuPending::prepare(const Plan* plan, std::uint64_t se
   a.stream = stream, a.capturing = capturing, a.watched = plan != nullptr, a.in_turn = in_turn;
   if (capturing) {  // nothing runs yet, and what runs later reports through the group
     transport::graphs_exist();
+    captured_.store(true);
     a.work = std::make_shared<WorkState>();
     return a;
   }
@@ -178,10 +179,12 @@ void GpuPending::release(const Status& why) {
   arrivals_.poison();
   resident_.abort();
   for (Entry& e : entries_) e.mark->fail(why);
-  if (!entries_.empty()) end_waits();
+  if (!entries_.empty() || captured_.load()) end_waits();
 }
 
-/// Streams come to their next waits within microseconds, so the words are set over and over.
+/// Streams come to their next waits within microseconds, so the words are set over and over: to the last wait
+/// of what is under way, which may be behind other work of its stream for any time, and if a graph may be
+/// replayed, to the end of the group.
 void GpuPending::end_waits() {
   const bool open = arrivals_.poison();  // what has been made since release() is of no use either
   resident_.abort();
@@ -189,16 +192,16 @@ void GpuPending::end_waits() {
   if (releaser_.joinable()) releaser_.join();  // an earlier one, which has let go of mutex_ for the last time
   no_thread_ = true;                           // unless it gets one
   releaser_ = Thread("ouro-release", [this] {
-    const auto end = Clock::now() + 10s;
+    const auto slower = Clock::now() + 10s;
     // First what has not begun is told to touch nothing: buffers may go once their owners have heard of the
     // failure.
     arrivals_.stop_kernels();
     for (std::uint32_t value = 1;; value ^= 1) {
       arrivals_.set_all(value);
-      std::this_thread::sleep_for(20us);
+      std::this_thread::sleep_for(Clock::now() < slower ? 20us : 1000us);
       std::lock_guard all(mutex_);
-      if (!stop_.load() && Clock::now() < end &&
-          !std::all_of(entries_.begin(), entries_.end(), [](Entry& e) { return e.mark->passed(); }))
+      if (!stop_.load() && (captured_.load() || !std::all_of(entries_.begin(), entries_.end(),
+                                                             [](Entry& e) { return e.mark->passed(); })))
         continue;
       ending_ = false;
       return;

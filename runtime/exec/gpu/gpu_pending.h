@@ -83,6 +83,7 @@ class GpuPending {
   Status error_, failure_;
   Thread releaser_;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> captured_{false};  // an operation, in a graph whose replays have no entries
 };
 
 class GpuPending::Ahead {

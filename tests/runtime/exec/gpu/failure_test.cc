@@ -24,6 +24,10 @@ INSTANTIATE_TEST_SUITE_P(All, TimedGpuFailure,
                          testing::Values("leader", "resident", "copies", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
+class TimedGpuReplay : public GpuFailure {};  // what goes through the host is not captured
+INSTANTIATE_TEST_SUITE_P(All, TimedGpuReplay, testing::Values("leader", "resident", "copies", "stream"),
+                         [](const auto& info) { return info.param; });
+
 constexpr std::size_t kCount = 50'000;
 
 /// A stream, and memory for an in-place all-reduce on it.
@@ -115,6 +119,50 @@ TEST_P(TimedGpuFailure, KilledInMidCollective) {
   ranks.kill({2});
   ranks.join({2});
   for (int r : {0, 1, 3})
+    EXPECT_LT(std::chrono::nanoseconds(ranks.board().heard_ns[r] - ranks.board().killed_ns), kHardBound);
+}
+
+/// A replay has no deadline and no Work, but it does not hold its stream up for good.
+TEST_P(TimedGpuReplay, KilledInMidReplay) {
+  OURO_NEEDS_GPU();
+  OURO_NEEDS_PROCESSES();
+  OURO_NEEDS_GPU_EACH(GetParam(), Mode::processes, 3);
+  const ForcedPath path(GetParam(), Mode::processes);
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(3, [&](int rank, Board& board) {
+    auto joined = Context::create(options(rank, 3, id));
+    ASSERT_TRUE(joined.ok()) << joined.status().message();
+    Bench b;
+    ASSERT_TRUE(b.make(*joined).ok());
+    const auto made = gpu().create_stream(b.device.index, 0);
+    ASSERT_TRUE(made.ok());
+    b.stream = *Stream::cuda(made->handle, made->device);
+    ASSERT_TRUE(b.reduce(joined->world())->wait().ok());
+    ASSERT_TRUE(gpu().begin_capture(*made).ok());
+    ASSERT_TRUE(b.reduce(joined->world()).ok());
+    const auto graph = gpu().end_capture(*made);
+    ASSERT_TRUE(graph.ok());
+    for (bool told = false;; told = true) {
+      ASSERT_TRUE(gpu().launch(*graph, *made).ok());
+      Event mark;
+      mark.record(b.stream);
+      ASSERT_TRUE(mark.synchronize(kHang).ok()) << "the replay waits on";
+      if (!told) board.stage[rank] = 1;
+      const Status s = joined->world().status();
+      if (s.ok()) continue;
+      board.heard_ns[rank] = now_ns();
+      EXPECT_THAT(s, Fails(Reason::peer_dead, 1));
+      break;
+    }
+    for (int k = 0; k < 3; ++k) ASSERT_TRUE(gpu().launch(*graph, *made).ok());  // nor do later ones
+    EXPECT_TRUE(drains(b.stream)) << "a stream waits on";
+  });
+  ASSERT_TRUE(ranks.all_reach(1));
+  std::this_thread::sleep_for(30ms);
+  ranks.kill({1});
+  ranks.join({1});
+  for (int r : {0, 2})
     EXPECT_LT(std::chrono::nanoseconds(ranks.board().heard_ns[r] - ranks.board().killed_ns), kHardBound);
 }
 
