@@ -23,7 +23,8 @@ using kernels::CopyKind, kernels::kCopySizes;
 
 constexpr std::size_t kLine = 64;
 // Another choice must take at most this fraction of the table's; a smaller gain may be the model's error.
-// That is smaller where copies of private buffers of more than 1 MiB are all that counts.
+// That is smaller where copies of private buffers of more than 1 MiB are all that counts, and each rank has a
+// core.
 constexpr double kSaves = 0.8, kSavesInCopies = 0.875;
 
 /// Nanoseconds by number of bytes, from measurements at kCopySizes.
@@ -330,7 +331,7 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
                                          : better(staged_before, {Algorithm::oneshot, Algorithm::direct}),
                         by_reference = buffers == Buffers::registered ? Algorithm::zerocopy : Algorithm::pull;
         const bool large = is_large(collective, ranks, bytes);
-        const double saves = large && by_reference == Algorithm::pull ? kSavesInCopies : kSaves;
+        const double saves = large && !crowded && by_reference == Algorithm::pull ? kSavesInCopies : kSaves;
         const Algorithm best = crowded && !large        ? before
                                : before == by_reference ? better(before, {staged})
                                                         : better(staged, {by_reference}, false, saves);

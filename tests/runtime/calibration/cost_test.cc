@@ -249,7 +249,7 @@ TEST(CostRows, SmallPagesCountByTheirOwnFigures) {
 
 /// Of large private buffers the copies alone count, so an eighth that pull saves is enough.
 TEST(CostRows, LargePullsNeedToSaveAnEighth) {
-  const auto pulled_after = [](double fraction, std::size_t bytes) {
+  const auto pulled_after = [](double fraction, std::size_t bytes, Cores cores = Cores::enough) {
     Calibration c = far_zen3();
     const auto cost = [&](Algorithm a) {
       return *predicted_ns(
@@ -262,13 +262,16 @@ TEST(CostRows, LargePullsNeedToSaveAnEighth) {
       c.pair[0].pull_huge[s] = static_cast<std::uint32_t>(far_zen3().pair[0].pull_huge[s] *
                                                           (1 + (fraction * staged - before) / slope));
     EXPECT_NEAR(cost(Algorithm::pull) / staged, fraction, 1e-3);
-    const auto row = row_for(rows_by_cost(c, 2, 128 * KiB), Collective::all_gather, Buffers::private_, bytes);
+    const auto row =
+        row_for(rows_by_cost(c, 2, 128 * KiB, cores), Collective::all_gather, Buffers::private_, bytes);
     return row && row->algorithm == Algorithm::pull;
   };
   EXPECT_TRUE(pulled_after(0.85, 4 * MiB));
   EXPECT_FALSE(pulled_after(0.9, 4 * MiB));
   EXPECT_FALSE(pulled_after(0.85, 256 * KiB)) << "of smaller buffers a fifth";
   EXPECT_TRUE(pulled_after(0.78, 256 * KiB));
+  EXPECT_FALSE(pulled_after(0.85, 4 * MiB, Cores::fewer)) << "and where ranks share cores";
+  EXPECT_TRUE(pulled_after(0.78, 4 * MiB, Cores::fewer));
 }
 
 TEST(CostRows, CallsThatFitIntoArrivalRecordsKeepTheTablesChoice) {
