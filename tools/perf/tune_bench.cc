@@ -9,7 +9,6 @@
 #include "tools/perf/measure.h"
 #include "tools/perf/probe.h"
 #include "tools/perf/report.h"
-#include "transport/shm/reach.h"
 
 namespace ouro::perf {
 namespace {
