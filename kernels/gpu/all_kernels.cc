@@ -1,4 +1,6 @@
 // The list of all kernels of devices. Used for preloading and reports.
+#include <fmt/format.h>
+
 #include <mutex>
 #include <set>
 #include <utility>
@@ -36,6 +38,15 @@ Status load_kernels(int device) {
   static constinit PerProcess<Loaded> loaded;
   std::lock_guard lock(loaded->mutex);
   if (loaded->on.contains({&gpu(), device})) return {};
+  const Kernel& any = *collect_kernels().front();
+  if (const Status s = gpu().info(any, device).status(); s.reason() == Reason::unsupported) {
+    const auto p = gpu().properties(device);
+    return unsupported(
+        fmt::format("this build has no code for GPU {} ({}): {}", device,
+                    p.ok() ? fmt::format("{}, compute capability {}.{}", p->name, p->major, p->minor)
+                           : "of an unknown kind",
+                    s.failure()->text));
+  }
   for (const Kernel* kernel : all_kernels())
     if (Status s = gpu().info(*kernel, device).status(); !s.ok() && s.reason() != Reason::unsupported)
       return s;

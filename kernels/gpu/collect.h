@@ -87,8 +87,8 @@ std::span<const Kernel* const> collect_kernels();
 /// All kernels of this file and of the other kernels/gpu files, for preloading and for reports.
 std::span<const Kernel* const> all_kernels();
 /// Loads all of them on a device, once per process. A driver that loads a kernel at its first launch may wait
-/// for running work, which may in turn wait for that launch. Kernels without code for the device are skipped.
-/// Errors: those of Gpu::info.
+/// for running work, which may in turn wait for that launch. Kernels that only other devices have are
+/// skipped. Errors: unsupported (the build has no code for this device), those of Gpu::info.
 Status load_kernels(int device);
 
 }  // namespace ouro::gpu

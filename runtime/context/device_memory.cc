@@ -8,11 +8,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <thread>
 
 #include "kernels/gpu/resident.h"
 #include "runtime/core/deadline.h"
+#include "runtime/core/no_memory.h"
 #include "runtime/core/per_process.h"
 #include "runtime/join/local_socket.h"
 
@@ -125,26 +127,31 @@ Result<std::shared_ptr<transport::GpuBlock>> DeviceMemory::make_block(std::size_
 }
 
 Result<DeviceMemory::OwnBlock> DeviceMemory::own_block(std::uint64_t key, std::size_t bytes) {
-  // Without the lock, which the watch thread needs to serve others.
+  // Without the lock, which the watch thread needs to serve others: a driver may wait for its device.
   look_at_gpu();
   transport::finish_releasing();
-  std::lock_guard lock(blocks_mutex_);
-  OwnBlock& known = blocks_[key];
-  if (!known.block) {
-    auto made = transport::GpuBlock::create(device_, bytes);
-    if (!made.ok()) {
-      blocks_.erase(key);
-      return made.status();
-    }
-    known = {*made, exports_.add(*made)};
+  std::unique_lock lock(blocks_mutex_);
+  block_made_.wait(lock, [&] { return !blocks_in_making_.contains(key); });
+  if (const auto known = blocks_.find(key); known != blocks_.end()) return known->second;
+  blocks_in_making_.insert(key);
+  lock.unlock();
+  auto made = Result<std::shared_ptr<transport::GpuBlock>>(no_memory());
+  try {
+    made = transport::GpuBlock::create(device_, bytes);
+  } catch (const std::bad_alloc&) {
   }
-  return known;
+  lock.lock();
+  blocks_in_making_.erase(key);
+  block_made_.notify_all();
+  if (!made.ok()) return made.status();
+  return blocks_[key] = {*made, exports_.add(*made)};
 }
 
 void DeviceMemory::drop_block(std::uint64_t key) {
   decltype(blocks_)::node_type gone;
   {
-    std::lock_guard lock(blocks_mutex_);
+    std::unique_lock lock(blocks_mutex_);
+    block_made_.wait(lock, [&] { return !blocks_in_making_.contains(key); });
     gone = blocks_.extract(key);
   }
   if (gone) exports_.withdraw(gone.mapped().id);

@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -10,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -176,6 +178,8 @@ class DeviceMemory final : public DeviceObserver {
   std::mutex keepers_mutex_;
   std::list<std::function<void()>> keepers_;
   std::mutex blocks_mutex_;
+  std::condition_variable block_made_;
+  std::set<std::uint64_t> blocks_in_making_;
   std::map<std::uint64_t, OwnBlock> blocks_;
   std::mutex multicasts_mutex_;
   std::map<std::uint64_t, MulticastPart> multicasts_;

@@ -39,6 +39,7 @@ struct FakeOptions {
   bool device_words = true;                             ///< false: stream values in device memory are refused
   bool multicast = false;                               ///< multicast objects, of regions of shareable memory
   int architecture = 90;                                ///< that kernels say they were compiled for
+  bool has_code = true;                                 ///< false: no kernel was compiled for these devices
   std::function<bool(int device, int peer)> peer = {};  ///< which devices reach which; empty: all do
   /// As CUDA_VISIBLE_DEVICES: device 0 here is number `first` of the host's `host_devices` (0: this process
   /// sees all).

@@ -10,10 +10,6 @@ namespace {
 
 constexpr int kThreadsOfMultiprocessor = 2048, kBlocksOfMultiprocessor = 32;
 
-Status no_body(const Kernel& kernel) {
-  return unsupported(fmt::format("kernel {} has no host body", kernel.name));
-}
-
 int resident(const FakeOptions& o, int threads) {
   return o.multiprocessors * std::clamp(kThreadsOfMultiprocessor / threads, 1, kBlocksOfMultiprocessor);
 }
@@ -60,7 +56,7 @@ Status Submitter::enqueue(std::span<const MemOp> ops, Stream stream) {
 
 Status Submitter::launch(const Kernel& kernel, Shape shape, const void* args, Stream stream) {
   OURO_TRY(control_.admit(FakeOp::kernel, stream.device));
-  if (kernel.host == nullptr) return no_body(kernel);
+  OURO_TRY(has_body(kernel));
   if (shape.blocks < 1 || shape.threads < 1 || shape.threads > kMaxThreads)
     return invalid(fmt::format("{} blocks of {} threads for {}", shape.blocks, shape.threads, kernel.name));
   if (kernel.arg_bytes != 0 && args == nullptr)
@@ -91,6 +87,12 @@ Status Submitter::free(void* p, Stream stream) {
       **q, {FakeOp::free, [&memory = memory_, b = *block](const Run&) { (void)memory.release(*b); }});
 }
 
+Status Submitter::has_body(const Kernel& kernel) const {
+  if (!options_.has_code) return unsupported(fmt::format("kernel {} was not compiled for it", kernel.name));
+  if (kernel.host == nullptr) return unsupported(fmt::format("kernel {} has no host body", kernel.name));
+  return {};
+}
+
 Status Submitter::load(const Kernel& kernel, int device) {
   if (!options_.harsh.lazy_loading) return {};
   {
@@ -104,7 +106,7 @@ Status Submitter::load(const Kernel& kernel, int device) {
 }
 
 Result<int> Submitter::resident_blocks(const Kernel& kernel, int threads, int device) {
-  if (kernel.host == nullptr) return no_body(kernel);
+  OURO_TRY(has_body(kernel));
   if (threads < 1 || threads > kMaxThreads) return invalid(fmt::format("{} threads in a block", threads));
   OURO_TRY(load(kernel, device));
   return resident(options_, threads);

@@ -27,6 +27,7 @@ class Submitter {
   Result<int> resident_blocks(const Kernel&, int threads, int device);
 
  private:
+  Status has_body(const Kernel&) const;
   Status load(const Kernel&, int device);  ///< once
 
   const FakeOptions& options_;

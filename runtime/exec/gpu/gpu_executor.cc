@@ -81,12 +81,14 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
     }
     return stream_.run(plan, seq, *stream, capturing, path == GpuPath::copies);
   };
+  const std::uint64_t announced = arrivals_.next_operation();
   Status ran;
   try {
     ran = on_path();
   } catch (const std::exception&) {
     ran = no_memory();
   }
+  if (arrivals_.next_operation() != announced) ran = team_.in_part(ran);
   // What was enqueued before an error has to be waited for as well.
   const Status marked = pending_.mark(std::move(ahead), work);
   count(path);

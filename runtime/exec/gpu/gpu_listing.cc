@@ -7,6 +7,9 @@
 namespace ouro::rt {
 namespace {
 constexpr std::uint64_t kListingOf = 0x6770752d6c697374;  // tells it from other segments of a group
+/// Errors of a rank that was slow to answer, and of a process that has no memory or descriptors at the
+/// moment.
+bool may_pass(Reason why) { return why == Reason::deadline || why == Reason::resource; }
 }  // namespace
 
 GpuListing::~GpuListing() {
@@ -28,6 +31,7 @@ Status GpuListing::open() {
   OURO_ASSIGN(segment_, team_.context.host_memory().segment(team_.key ^ kListingOf, bytes(team_.size),
                                                             team_.world_rank(0)));
   learnt_.assign(static_cast<std::size_t>(team_.size), 0);
+  trying_.assign(static_cast<std::size_t>(team_.size), {});
   return {};
 }
 
@@ -105,8 +109,14 @@ int GpuListing::learn(std::span<gpu::ResidentEntry> room, std::uint64_t seq) {
     for (std::uint64_t i = first; i < listed && learned < room.size(); ++i) {
       const Allocation a = list(q).allocation[i % Ref::kListed];
       const auto number = static_cast<int>(a.number % Ref::kListed);
-      if (a.from > seq) break;
+      Trying& trying = trying_[static_cast<std::size_t>(q)];
+      if (a.from > seq || trying.next > seq) break;
       auto at = team_.context.device_memory().resolve(team_.world_rank(q), {a.id, 0, a.base}, 0);
+      if (!at.ok() && may_pass(at.status().reason()) && ++trying.times < kTries) {
+        trying.next = seq + (std::uint64_t{1} << trying.times);
+        break;
+      }
+      trying = {};
       if (at.ok()) {
         constexpr std::uint64_t kAll = std::uint64_t{1} << Ref::kOffsetBits;
         room[learned++] = {.mapping = {at->data, at->keep ? at->keep->bytes() : kAll},

@@ -38,7 +38,8 @@ class GpuListing {
   /// of the rank's device.
   Result<std::uint64_t> refer(const void* p, std::size_t bytes, std::uint64_t seq, bool capturing);
   /// Maps what the others have listed since, as far as there is room, for the launch of operation `seq` to
-  /// enter it. Returns how many.
+  /// enter it. Returns how many. What cannot be mapped now, for want of memory or of an answer, is tried
+  /// again in later operations, ever more rarely, and given up after kTries.
   int learn(std::span<gpu::ResidentEntry> room, std::uint64_t seq);
   /// The launch of operation `seq` enters what learn() has given last: the others are told. Without this it
   /// is given again.
@@ -71,6 +72,12 @@ class GpuListing {
     bool mapped;
     std::shared_ptr<transport::GpuImport> keep;
   };
+  /// The tries to map what another rank has listed next, of which the last has failed.
+  struct Trying {
+    int times = 0;
+    std::uint64_t next = 0;  // the operation with the next try
+  };
+  static constexpr int kTries = 8;
   static std::size_t bytes(int n);
   List& list(int r) const { return reinterpret_cast<List*>(segment_->data())[r]; }
   /// The first operation in which kernels of `reader` know allocation `number` of `owner`: 0 not yet, kNone
@@ -87,6 +94,7 @@ class GpuListing {
   std::uint64_t listed_ = 0;
   std::uint64_t endings_ = 0;          // GpuExports::endings(), when no number was free the last time
   std::vector<std::uint64_t> learnt_;  // by rank, how many of its list
+  std::vector<Trying> trying_;         // by rank
   std::vector<Learning> learning_;
   std::mutex kept_mutex_;
   std::vector<std::shared_ptr<transport::GpuImport>> kept_;  // under the lock

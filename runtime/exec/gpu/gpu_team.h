@@ -1,5 +1,7 @@
 // What all parts of the GPU executor know of their group. Used by the files of runtime/exec/gpu only.
 #pragma once
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -36,6 +38,21 @@ struct GpuTeam {
   /// Whether rank r is of this process.
   bool here(int r) const {
     return !context.members().is_remote(world_rank(r)) && peer(r).pid == peer(rank).pid;
+  }
+  /// Lets this rank's device access memory of rank r's, where they are two of this process. What other
+  /// processes give says itself who may access it.
+  Status reach(int r) const {
+    return here(r) && record(r).uuid != record(rank).uuid ? gpu::gpu().enable_peer(device, record(r).device)
+                                                          : Status();
+  }
+  /// An error of an operation for which others wait already: they wait for what is not in this rank's stream,
+  /// whatever the driver calls its reason, so the group fails.
+  Status in_part(const Status& why) const {
+    const Failure* const f = why.failure();
+    if (!f || f->rank >= 0 || (f->reason != Reason::invalid && f->reason != Reason::unsupported)) return why;
+    return Status(Failure{.reason = Reason::device,
+                          .text = fmt::format("its streams have a part of the operation: {}", f->text),
+                          .rank = named(rank)});
   }
   void find_neighbours() {
     for (int r = 0; r < size; ++r) (here(r) ? shares_process : abroad) |= r != rank;

@@ -79,6 +79,13 @@ Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   OURO_TRY(refer(op, capturing, &b));  // what is refused here needs no words
   OURO_TRY(open_words());
   OURO_TRY(prepare());
+  // Where other ranks are threads here, their streams wait for this one's word, and a device gives streams of
+  // a process a limited number of queues: the kernel goes to a stream of high priority, whose queue is
+  // another.
+  gpu::Stream on = stream.get();
+  if (team_.shares_process) {
+    OURO_ASSIGN(on, launches_.beside(on, capturing));
+  }
   if (b.in_stands)
     OURO_TRY(copy(reinterpret_cast<void*>(b.in.address), op.in.data, op.read_bytes(team_.rank), stream));
   if (by_events(capturing)) {
@@ -89,7 +96,7 @@ Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, b.in, b.out, &last));
   const LeaderWords words(*arrivals_.words(), team_.size, capturing, capturing ? 0 : arrivals_.next_number(),
                           by_events(capturing));
-  OURO_TRY(last ? lead(plan, words, stream, capturing) : follow(words, stream));
+  OURO_TRY(last ? lead(plan, words, stream, on, capturing) : follow(words, stream));
   return b.out_stands
              ? copy(op.out.data, reinterpret_cast<void*>(b.out.address), op.written_bytes(team_.rank), stream)
              : Status();
@@ -114,13 +121,7 @@ Status LeaderPath::follow(const LeaderWords& words, GpuStream& stream) {
   return enqueue(before_, stream.get());
 }
 
-Status LeaderPath::prepare() {
-  if (!team_.shares_process || joins_) return {};
-  OURO_ASSIGN(launches_, GpuStream::create(team_.device, 1));
-  OURO_ASSIGN(forks_, PooledEvent::take(team_.device));
-  OURO_ASSIGN(joins_, PooledEvent::take(team_.device));
-  return {};
-}
+Status LeaderPath::prepare() { return team_.shares_process ? launches_.prepare() : Status(); }
 
 Status LeaderPath::open_words() {
   OURO_TRY(arrivals_.open_words());
@@ -128,14 +129,10 @@ Status LeaderPath::open_words() {
   return {};
 }
 
-Status LeaderPath::lead(const Plan& plan, const LeaderWords& words, GpuStream& stream, bool capturing) {
+Status LeaderPath::lead(const Plan& plan, const LeaderWords& words, GpuStream& stream, const gpu::Stream& on,
+                        bool capturing) {
   gpu::FusedArgs args;
   OURO_TRY(fill(plan, capturing, &args));
-  // Where other ranks are threads here, their streams wait for this one's word, and a device gives streams of
-  // a process a limited number of queues: the kernel goes to a stream of high priority, whose queue is
-  // another.
-  const bool apart = team_.shares_process;
-  const gpu::Stream on = apart ? launches_->get() : stream.get();
   OURO_TRY(gather(words, arrivals_.next_operation() - 1, stream, on, capturing));
   arrivals_.release_records();
   after_.clear();
@@ -143,14 +140,14 @@ Status LeaderPath::lead(const Plan& plan, const LeaderWords& words, GpuStream& s
   if (const gpu::Launch l = gpu::fused(args, team_.multiprocessors()); l.kernel)
     OURO_TRY(gpu::gpu().launch(*l.kernel, l.shape, &args, on));
   OURO_TRY(enqueue(after_, on));
-  return apart ? follows(stream.get(), on, *joins_) : Status();
+  return on != stream.get() ? launches_.join(on, stream.get()) : Status();
 }
 
 /// What follows on `on` starts after the streams of all ranks have come to the operation.
 Status LeaderPath::gather(const LeaderWords& words, std::uint64_t operation, GpuStream& stream,
                           const gpu::Stream& on, bool capturing) {
   if (by_events(capturing)) return fan_in_->wait_for_all(operation, on);
-  if (on != stream.get()) OURO_TRY(follows(on, stream.get(), *forks_));
+  if (on != stream.get()) OURO_TRY(launches_.fork(on, stream.get()));
   before_.clear();
   words.gather(team_.rank, &before_);
   return enqueue(before_, on);

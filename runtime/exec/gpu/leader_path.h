@@ -9,6 +9,7 @@
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/exec/gpu/gpu_team.h"
 #include "runtime/exec/gpu/leader_words.h"
+#include "runtime/exec/gpu/side_stream.h"
 #include "runtime/stream/gpu_stream.h"
 
 namespace ouro::rt {
@@ -49,7 +50,7 @@ class LeaderPath {
   Status open_words();
   /// Whether events say that the streams of all ranks have come to an operation.
   bool by_events(bool capturing) const { return fan_in_ && !capturing; }
-  Status lead(const Plan&, const LeaderWords&, GpuStream&, bool capturing);
+  Status lead(const Plan&, const LeaderWords&, GpuStream&, const gpu::Stream& on, bool capturing);
   Status gather(const LeaderWords&, std::uint64_t operation, GpuStream&, const gpu::Stream& on,
                 bool capturing);
   Status follow(const LeaderWords&, GpuStream&);
@@ -66,8 +67,7 @@ class LeaderPath {
   std::vector<StandIn> outgrown_;
   std::vector<gpu::MemOp> before_, after_;  // of the call at hand; no memory is taken once it is announced
   std::shared_ptr<FanIn> fan_in_;           // where all ranks share a process
-  std::shared_ptr<GpuStream> launches_;     // where ranks that share a process launch
-  std::shared_ptr<PooledEvent> forks_, joins_;  // the order between that and the stream of a call
+  SideStream launches_{team_.device, 1};    // where ranks that share a process launch
 };
 
 }  // namespace ouro::rt

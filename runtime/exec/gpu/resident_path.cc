@@ -138,9 +138,7 @@ Status ResidentPath::open() {
   a->error = static_cast<gpu::ResidentError*>(a->pinned.get());
   a->abort = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(a->pinned.get()) + kLineBytes);
   for (int q = 0; q < team_.size; ++q) {
-    if (team_.record(q).uuid != team_.record(team_.rank).uuid &&
-        team_.peer(q).pid == team_.peer(team_.rank).pid)
-      OURO_TRY(gpu::gpu().enable_peer(team_.device, team_.record(q).device));
+    OURO_TRY(team_.reach(q));
     auto block = team_.context.device_memory().block(
         team_.world_rank(q), team_.key ^ (kArenaOf + static_cast<std::uint64_t>(q)), a->layout.bytes());
     if (!block.ok()) return block.status();
@@ -208,9 +206,6 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   if (a.by_pointer) OURO_TRY(name_buffers(op, seq, capturing, &a));
   const bool switched = plan.choice.forced && flow::switched(plan.choice.algorithm);
   if (switched) OURO_TRY(open_switch());
-  bool last = false;
-  OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
-  if (last) arrivals_.release_records();
   a.collective = op.collective;
   a.op = op.reduces() ? op.op.kind : OpKind::sum;
   a.rank = team_.rank, a.root = op.root;
@@ -235,6 +230,9 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   std::copy(arena_->arena.begin(), arena_->arena.end(), a.arena);
   const auto l = gpu::resident(a);
   if (!l.ok()) return l.status();
+  bool last = false;
+  OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
+  if (last) arrivals_.release_records();
   OURO_TRY(gpu::gpu().launch(*l->kernel, l->shape, &a, stream.get()));
   if (a.by_pointer && !capturing) listing_.entered(seq);
   return {};

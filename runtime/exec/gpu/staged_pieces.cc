@@ -185,10 +185,7 @@ Status StagedPieces::enqueue(const Operation& op, const StagedCut& cut, PieceMov
   pieces_ += static_cast<std::uint32_t>(cut.pieces);
   OURO_TRY(follows(down_->get(), stream->get(), *begun_));
   OURO_TRY(call_later(stream->get(), passage));
-  Status enqueued = enqueue_pieces(*passage, mover, *stream);
-  const Reason said = enqueued.reason();
-  if ((said == Reason::invalid || said == Reason::unsupported) && enqueued.failure()->rank < 0)
-    enqueued = {Reason::resource, fmt::format("its streams have a part of it: {}", enqueued.failure()->text)};
+  const Status enqueued = team_.in_part(enqueue_pieces(*passage, mover, *stream));
   if (!enqueued.ok()) passage->abandon(enqueued);
   // What was enqueued before an error has to be waited for as well.
   const Status joined = follows(stream->get(), up_->get(), *ended_);

@@ -94,7 +94,7 @@ class StreamFlow {
     capacity_ = capacity, pipelined_ = Flow::kPipelined;
     scratch_ = path_.scratch_;  // room for a slot a rank, and no flow over links has more chunks than ranks
     if (copies_) {
-      OURO_ASSIGN(beside_, path_.beside(stream_, capturing_));
+      OURO_ASSIGN(beside_, path_.beside_.beside(stream_, capturing_));
     }
     Status outcome;
     const auto listen = [&](const Step& s) {
@@ -205,10 +205,10 @@ class StreamFlow {
     if (bytes == 0) return {};
     const bool stores = a.store && a.store != from, both = stores && a.send;
     const gpu::Stream other = both ? beside_ : stream_;
-    if (both) OURO_TRY(follows(other, stream_, *path_.forks_));
+    if (both) OURO_TRY(path_.beside_.fork(other, stream_));
     if (stores) OURO_TRY(gpu::gpu().copy(a.store, from, bytes, other));
     if (a.send) OURO_TRY(gpu::gpu().copy(a.send, from, bytes, stream_));
-    return both ? follows(stream_, other, *path_.joins_) : Status();
+    return both ? path_.beside_.join(other, stream_) : Status();
   }
   Status launch(const gpu::Launch& l, const void* args) {
     return l.kernel ? gpu::gpu().launch(*l.kernel, l.shape, args, stream_) : Status();
@@ -240,6 +240,7 @@ StreamPath::~StreamPath() {
 }
 
 Result<std::byte*> StreamPath::block(std::uint64_t what, int r, std::size_t bytes) {
+  OURO_TRY(team_.reach(r));
   OURO_ASSIGN(const auto block,
               team_.context.device_memory().block(
                   team_.world_rank(r), team_.key + what + static_cast<std::uint64_t>(r) + 1, bytes));
@@ -296,28 +297,13 @@ Result<std::byte*> StreamPath::copy_slot(int to, std::size_t i) {
 }
 
 Status StreamPath::prepare_copies() {
-  if (joins_) return {};
+  if (beside_.prepared()) return {};
   copy_slots_.resize(static_cast<std::size_t>(team_.size));
   for (int r = 0; r < team_.size; ++r)
     if (team_.here(r) || r == (team_.rank + 1) % team_.size) {
       OURO_ASSIGN(copy_slots_[static_cast<std::size_t>(r)], block(kCopiesOf, r, kSlots * copy_slot_bytes()));
     }
-  OURO_ASSIGN(beside_, GpuStream::create(team_.device, 0));
-  OURO_ASSIGN(forks_, PooledEvent::take(team_.device));
-  OURO_ASSIGN(joins_, PooledEvent::take(team_.device));
-  return {};
-}
-
-Result<gpu::Stream> StreamPath::beside(const gpu::Stream& stream, bool capturing) {
-  if (!capturing) return beside_->get();
-  OURO_ASSIGN(const auto capture, gpu::gpu().capturing(stream));
-  for (const auto& s : captured_beside_) {
-    const auto now = gpu::gpu().capturing(s->get());  // an error: its capture has failed and is not over
-    if (now.ok() && (*now == 0 || *now == capture)) return s->get();
-  }
-  OURO_ASSIGN(auto made, GpuStream::create(team_.device, 0));
-  captured_beside_.push_back(std::move(made));
-  return captured_beside_.back()->get();
+  return beside_.prepare();
 }
 
 Status StreamPath::enqueued(const gpu::Stream& stream, bool capturing, int hops) {
@@ -345,13 +331,14 @@ Status StreamPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   const flow::Algorithm algorithm = copies ? copies_algorithm(c) : algorithm_for(plan);
   OURO_TRY(copies ? prepare_copies() : prepare(plan.op, algorithm));
   OURO_TRY(arrivals_.open_words());
-  bool last = false;
-  OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
-  if (last) arrivals_.release_records();
   Status outcome = invalid(fmt::format("{}: no flow '{}' over links", ouro::name(c), flow::name(algorithm)));
   flow::visit(c, algorithm, [&]<class Flow>(Flow) {
-    if constexpr (!Flow::kStaging && flow::kOnDevices<Flow>)
-      outcome = StreamFlow(*this, plan, stream, capturing, copies).run<Flow>();
+    if constexpr (!Flow::kStaging && flow::kOnDevices<Flow>) {
+      bool last = false;
+      outcome = arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last);
+      if (last) arrivals_.release_records();
+      if (outcome.ok()) outcome = StreamFlow(*this, plan, stream, capturing, copies).run<Flow>();
+    }
   });
   return outcome;
 }

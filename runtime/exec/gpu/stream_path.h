@@ -11,6 +11,7 @@
 #include "kernels/flow/list.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/exec/gpu/gpu_team.h"
+#include "runtime/exec/gpu/side_stream.h"
 #include "runtime/stream/gpu_stream.h"
 
 namespace ouro::rt {
@@ -34,9 +35,6 @@ class StreamPath {
   Result<std::byte*> copy_slot(int to, std::size_t i);
   std::size_t copy_slot_bytes() const;
   Status prepare_copies();
-  /// Where copies run beside those of `stream`. A capture has its own: what is in it follows nothing that is
-  /// not.
-  Result<gpu::Stream> beside(const gpu::Stream& stream, bool capturing);
   /// Makes all that a flow of a collective needs. Before anything is enqueued: a driver may wait for all work
   /// of the process when it makes memory, that of ranks which are threads and wait for this one among it. So
   /// whichever of them is first makes it for all.
@@ -57,10 +55,8 @@ class StreamPath {
   std::deque<std::shared_ptr<PooledEvent>> passed_;  // points in the streams, that have not all been passed
   std::vector<std::byte*> slots_;  // by rank: where its inbound slots lie, as this rank reaches them
   std::vector<std::byte*> copy_slots_;
-  std::shared_ptr<GpuStream> beside_;                        // copies that run beside those to the next rank
-  std::vector<std::shared_ptr<GpuStream>> captured_beside_;  // the same, of captures
-  std::shared_ptr<PooledEvent> forks_, joins_;  // the order between that and the stream of a call
-  std::byte* scratch_ = nullptr;                // for accumulators
+  SideStream beside_{team_.device, 0};  // for copies beside those to the next rank
+  std::byte* scratch_ = nullptr;        // for accumulators
   std::set<std::tuple<Collective, flow::Algorithm, int>> prepared_;
 };
 

@@ -265,37 +265,6 @@ TEST_F(Harsh, RanksThatAreThreadsShareOneHardwareQueue) {
   });
 }
 
-/// No kernel has recorded what the second operation mapped for its own kernel, so the third maps it again.
-TEST_F(Harsh, BuffersThatALaunchDidNotEnterAreNotNamed) {
-  auto& fake = install({.devices = 2, .multiprocessors = 16});
-  const ForcedPath path("resident");
-  Watchdog watchdog;
-  InitOptions o;
-  o.deadline = 5s;
-  auto contexts = thread_contexts(2, o);
-  std::vector<Floats> large(2);
-  std::vector<Stream> streams(2);
-  for (std::size_t r = 0; r < 2; ++r) {
-    ASSERT_TRUE(large[r].make(contexts[r], 40'000).ok() && large[r].fill(1).ok());
-    streams[r] = *Stream::create(contexts[r].device());
-  }
-  for (int k = 1; k <= 5; ++k) {
-    std::vector<Work> works;
-    for (std::size_t r = 0; r < 2; ++r) {
-      if (k == 2) fake.fail_next(gpu::FakeOp::kernel, Reason::unsupported);
-      auto w = all_reduce(contexts[r].world(), large[r].view(), large[r].view(), ReduceOp::sum, streams[r]);
-      EXPECT_EQ(w.ok(), k != 2) << w.status().message();
-      if (w.ok()) works.push_back(*w);
-    }
-    for (const Work& w : works) EXPECT_TRUE(w.wait().ok()) << k << ": " << w.wait().message();
-  }
-  for (std::size_t r = 0; r < 2; ++r) {
-    EXPECT_TRUE(contexts[r].world().status().ok()) << contexts[r].world().status().message();
-    EXPECT_GT(contexts[r].world().impl()->gpu_named(), 0u);
-    EXPECT_EQ(large[r].expect(16), "");
-  }
-}
-
 /// A rank that is far ahead fills its stream. If the driver blocked it there, it would hold up the rank that
 /// it waits for.
 TEST_P(HarshEnqueued, ARankThatIsAheadHoldsUpNoOther) {

@@ -198,7 +198,7 @@ TEST_P(GpuHierarchyTurns, WhatIsEnqueuedInPartFailsTheGroup) {
     if (c.rank() == 1) fake().fail_next(gpu::FakeOp::kernel, Reason::unsupported);
     auto w = seat.reduce(c.world());
     const Status said = w.ok() ? w->wait() : w.status();
-    OURO_RANK_CHECK(said.reason() == Reason::resource, "{}", said.message());
+    OURO_RANK_CHECK(said.reason() == Reason::device, "{}", said.message());
     Event mark;
     mark.record(seat.stream);
     OURO_RANK_OK(mark.synchronize(Milliseconds(20'000)));
