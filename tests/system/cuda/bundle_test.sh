@@ -60,3 +60,32 @@ END
 chmod +x mock/bin/test_hanging
 expect 1 "test_hanging: ran 3, passed 2, skipped 0 hangs: Suite.Second \(not alone with eager loading\)" \
   env OURO_FAKE_GPUS=1 mock/gpu-check --limit 2 --out mocked
+
+# What the tools of a vendor say becomes rows; a report of one of them is a failure.
+mkdir -p vendor/bin tools
+cp -r "elsewhere/$bundle"{lib,gpu,gpu-check,bundle.txt} vendor/
+printf '#!/bin/sh\necho "GPUs 1"; echo "  0: a mock"; echo transports\n' >vendor/bin/ouro-info
+printf '#!/bin/sh\nexit 0\n' | tee vendor/bin/ouro-perf >vendor/bin/bench_gpu_optimiser
+cat >tools/ncu <<'END'
+#!/bin/sh
+case $* in *regex:update*) ;; *) echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1 ;; esac
+cat <<'TABLE'
+==PROF== Profiling "optim_update" - 0: 0%....50%....100% - 4 passes
+"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","void optim_update<A>(Args)","gpu__time_duration.sum","us","1,200.0"
+"1","void optim_update<A>(Args)","gpu__time_duration.sum","us","1,300.0"
+"1","void optim_update<A>(Args)","launch__registers_per_thread","register/thread","40"
+TABLE
+END
+cat >tools/compute-sanitizer <<'END'
+#!/bin/sh
+case $* in *racecheck*optimiser*) echo '========= 1 hazard'; exit 99 ;; esac
+echo '========= ERROR SUMMARY: 0 errors'
+END
+chmod +x vendor/bin/* tools/*
+expect 1 "something failed" env -u OURO_FAKE_GPUS PATH="$PWD/tools:$PATH" vendor/gpu-check --quick --out vendored
+for line in 'ncu: optim_update<A> \| 1 \| 1 \| 0 \| 1250 us, 40 registers' 'ncu, all_reduce, 2 ranks \| 0 .*may not read the counters' \
+  'racecheck, optimisers \| 1 \| 0 \| 0 \| exit 99: =+ 1 hazard' 'synccheck, resident all_reduce \| 1 \| 1 ' \
+  'memcheck, alltoall at odd addresses \| 1 \| 1 ' 'PyTorch \| 0 \| 0 .*not run: '; do
+  grep -qE "^\| $line" vendored/gpu-status.md || { cat vendored/gpu-status.md; fail "no row $line"; }
+done
