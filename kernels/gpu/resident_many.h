@@ -66,7 +66,7 @@ struct HotMany : Hot<R> {
     // Eight loads of a thread are in flight, however few the inputs.
     if (job.many_count <= 2)
       reduce_many<R, kWidth, 2, 4>(b, job, 0, groups);
-    else if (job.many_count <= 4)
+    else if (job.many_count < 8)
       reduce_many<R, kWidth, 4, 2>(b, job, 0, groups);
     else
       reduce_many<R, kWidth, 8, 1>(b, job, 0, groups);

@@ -64,6 +64,19 @@ inline Extents extents_of(const HopArgs& a) {
   return all;
 }
 
+inline Extents extents_of(const GatherArgs& a) {
+  Extents all;
+  add(all, reinterpret_cast<const std::byte*>(a.count), sizeof *a.count);
+  add(all, reinterpret_cast<const std::byte*>(a.runs), *a.count * sizeof *a.runs);
+  std::uint64_t total = 0;
+  for (std::uint64_t k = 0; k < *a.count; ++k) {
+    add(all, a.runs[k].from, a.runs[k].bytes);
+    total = std::max(total, a.runs[k].at + a.runs[k].bytes);
+  }
+  add(all, a.to, total);
+  return all;
+}
+
 /// Runs kernels in the interpreter. Each array is a separate region of memory; in-place arrays are one
 /// region. Every third launch has no stop word.
 class PtxRunner final : public Runner {
@@ -80,6 +93,8 @@ class PtxRunner final : public Runner {
     std::memcpy(base(), image.data(), image.size());
     if (std::string_view(kernel.name).starts_with("hop"))
       launch(*f, shape, *static_cast<const HopArgs*>(args));
+    else if (std::string_view(kernel.name).starts_with("gather"))
+      launch(*f, shape, *static_cast<const GatherArgs*>(args));
     else
       launch(*f, shape, *static_cast<const FusedArgs*>(args));
     std::memcpy(image.data(), base(), image.size());
@@ -92,7 +107,9 @@ class PtxRunner final : public Runner {
  private:
   template <class Args>
   void launch(const Function& f, Shape shape, Args args) {
-    if (launches_++ % 3 != 0 || stop != 0 || beside != nullptr) args.stop = &stop;
+    const bool stops = launches_++ % 3 != 0 || stop != 0 || beside != nullptr;
+    if constexpr (requires { args.stop; })
+      if (stops) args.stop = &stop;
     // Fewer threads than on a device give more tiles; the full number is used in every eighth launch.
     const int threads = launches_ % 8 == 0 ? shape.threads : 32 + static_cast<int>(launches_ % 3) * 32;
     std::vector<Stream> streams = {{0, {{&f, shape.blocks, threads, bytes_of(args), false}}}};
