@@ -252,10 +252,16 @@ Result<Context> Context::create(const InitOptions& o) {
   spec->join.world = *o.world_size;
   spec->local_rank = o.local_rank.value_or(*o.rank);
   spec->local_size = o.local_size.value_or(*o.world_size);
-  if (o.gpu)
+  if (o.gpu) {
     spec->gpu = *o.gpu;
-  else if (const int gpus = gpu::gpu().devices(); gpus > 0)
+  } else if (const int gpus = gpu::gpu().devices(); gpus > 0) {
     spec->gpu = spec->local_rank % gpus;
+    // Nobody has asked for it, so its absence is no error before a call needs it.
+    if (const Status s = rt::Context::load_gpu(spec->gpu); s.reason() == Reason::unsupported) {
+      OURO_WARN("this rank takes no GPU: {}", s.failure()->text);
+      spec->gpu = -1;
+    }
+  }
   if (const int gpus = gpu::gpu().devices(); o.one_gpu_each && gpus < spec->local_size)
     return invalid(
         fmt::format("one_gpu_each: {} ranks on this host, {} GPUs to be seen", spec->local_size, gpus));

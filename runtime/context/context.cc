@@ -107,6 +107,8 @@ Context::Context(ContextSpec spec, std::vector<Peer> peers, std::unique_ptr<Netw
   if (spec_.gpu >= 0) observers_.enrol(static_cast<DeviceObserver&>(device_memory_));
 }
 
+Status Context::load_gpu(int device) { return gpu::load_kernels(device); }
+
 Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   if (spec.join.world > kMaxRanks)
     return unsupported(fmt::format("{} ranks; at most {}", spec.join.world, kMaxRanks));
@@ -115,7 +117,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   if (faults) OURO_TRY(faults->strike(Fault::At::join));
   auto control = make_page(spec);
   if (!control.ok()) return control.status();
-  if (spec.gpu >= 0) OURO_TRY(gpu::load_kernels(spec.gpu));  // before any rank can wait for this one
+  if (spec.gpu >= 0) OURO_TRY(load_gpu(spec.gpu));  // before any rank can wait for this one
   Fd server;
   const std::string name =
       fmt::format("ouro/{}/{}.{}.{}", wire::hex(spec.join.job), spec.join.rank, getpid(), g_serial++);

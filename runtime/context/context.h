@@ -94,6 +94,9 @@ struct ContextSpec {
 class Context : public std::enable_shared_from_this<Context> {
  public:
   static Result<std::shared_ptr<Context>> create(const ContextSpec&);
+  /// Loads the kernels on a device, as create() does. Errors: unsupported (the build has no code for it),
+  /// those of the device.
+  static Status load_gpu(int device);
   ~Context();
 
   int rank() const { return spec_.join.rank; }

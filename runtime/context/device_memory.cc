@@ -8,7 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
-#include <new>
+#include <exception>
 #include <string_view>
 #include <thread>
 
@@ -138,7 +138,7 @@ Result<DeviceMemory::OwnBlock> DeviceMemory::own_block(std::uint64_t key, std::s
   auto made = Result<std::shared_ptr<transport::GpuBlock>>(no_memory());
   try {
     made = transport::GpuBlock::create(device_, bytes);
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {  // or others would wait for it
   }
   lock.lock();
   blocks_in_making_.erase(key);

@@ -17,6 +17,17 @@ WORDS = {
 }
 
 
+def without_parameters(signature):
+    """A kernel's name. Arguments of templates have parentheses, too, as (DType)7 and (anonymous namespace) have."""
+    end, depth = len(signature.rstrip()), 0
+    for i in range(end - 1, -1, -1) if signature.rstrip().endswith(")") else ():
+        depth += {")": 1, "(": -1}.get(signature[i], 0)
+        if depth == 0:
+            end = i
+            break
+    return re.sub(r"^void ", "", signature[:end]).strip()
+
+
 def rows(lines):
     """Of {kernel: {metric: ([values], unit)}}, in the order of the table, which other output surrounds."""
     table = [line for line in lines if line.startswith('"')]
@@ -29,7 +40,7 @@ def rows(lines):
             value = float(row["Metric Value"].replace(",", ""))
         except ValueError:  # n/a
             continue
-        name = re.sub(r"^void |\(.*", "", row["Kernel Name"]).strip()
+        name = without_parameters(row["Kernel Name"])
         values, _ = found.setdefault(name, {}).setdefault(metric, ([], row["Metric Unit"]))
         values.append(value)
     return found

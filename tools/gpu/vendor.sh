@@ -28,7 +28,7 @@ profiler() {
   find_tool ncu
   if [[ -z $command ]]; then not_run "ncu" "there is none here"; return; fi
   ! program bench_gpu_optimiser || profile "optimisers" update 8 "$here/bin/bench_gpu_optimiser" --quick
-  profile "all_reduce, 2 ranks" fused 3 "$here/bin/ouro-perf" all_reduce --device cuda -t 2 -b 64M -e 64M -n 2 -w 1 -c 0 -T 60
+  profile "all_reduce, 2 ranks" fused 3 "$here/bin/ouro-perf" all_reduce --device cuda -t 2 -b 64M -e 64M -n 2 -w 1 -c 0 -T 45
 }
 
 profile() { # NAME KERNELS LAUNCHES PROGRAM ARGUMENT...
@@ -61,7 +61,7 @@ sanitizer() {
   if [[ -n ${OURO_FAKE_GPUS:-} ]]; then not_run "compute-sanitizer" "a fake GPU runs no device code"; return; fi
   find_tool compute-sanitizer
   if [[ -z $command ]]; then not_run "compute-sanitizer" "there is none here"; return; fi
-  local small=(--device cuda -t 2 -n 1 -w 0 -c 1 -T 50)
+  local small=(--device cuda -t 2 -n 1 -w 0 -c 1 -T 35)
   for tool in memcheck racecheck synccheck; do
     sanitize $tool "resident all_reduce" env OURO_GPU_PATH=resident "$here/bin/ouro-perf" all_reduce "${small[@]}" -b 4K -e 64K -f 16
     ! program bench_gpu_optimiser || sanitize $tool "optimisers" "$here/bin/bench_gpu_optimiser" --quick

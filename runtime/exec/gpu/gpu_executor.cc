@@ -88,11 +88,11 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
   } catch (const std::exception&) {
     ran = no_memory();
   }
-  if (arrivals_.next_operation() != announced) ran = team_.in_part(ran);
   // What was enqueued before an error has to be waited for as well.
   const Status marked = pending_.mark(std::move(ahead), work);
   count(path);
-  return ran.ok() ? marked : ran;
+  const Status all = ran.ok() ? marked : ran;
+  return arrivals_.next_operation() != announced ? team_.in_part(all) : all;
 }
 
 Status GpuExecutor::run_beside(const Plan& plan, GpuPath path, std::uint64_t seq,

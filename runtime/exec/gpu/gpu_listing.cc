@@ -112,6 +112,9 @@ int GpuListing::learn(std::span<gpu::ResidentEntry> room, std::uint64_t seq) {
       Trying& trying = trying_[static_cast<std::size_t>(q)];
       if (a.from > seq || trying.next > seq) break;
       auto at = team_.context.device_memory().resolve(team_.world_rank(q), {a.id, 0, a.base}, 0);
+      // A rank that is slow to answer has held this one up for seconds: it is asked once more.
+      if (!at.ok() && at.status().reason() == Reason::deadline)
+        trying.times = std::max(trying.times, kTries - 2);
       if (!at.ok() && may_pass(at.status().reason()) && ++trying.times < kTries) {
         trying.next = seq + (std::uint64_t{1} << trying.times);
         break;

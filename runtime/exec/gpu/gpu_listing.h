@@ -38,8 +38,8 @@ class GpuListing {
   /// of the rank's device.
   Result<std::uint64_t> refer(const void* p, std::size_t bytes, std::uint64_t seq, bool capturing);
   /// Maps what the others have listed since, as far as there is room, for the launch of operation `seq` to
-  /// enter it. Returns how many. What cannot be mapped now, for want of memory or of an answer, is tried
-  /// again in later operations, ever more rarely, and given up after kTries.
+  /// enter it. Returns how many. What cannot be mapped now, for want of memory, is tried again in later
+  /// operations, ever more rarely, and given up after kTries; for want of an answer, once more.
   int learn(std::span<gpu::ResidentEntry> room, std::uint64_t seq);
   /// The launch of operation `seq` enters what learn() has given last: the others are told. Without this it
   /// is given again.

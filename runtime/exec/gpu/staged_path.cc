@@ -89,7 +89,7 @@ Status StagedPath::run_in_pieces(const Pieces& p, const std::shared_ptr<GpuStrea
   const Status enqueued = pieces_.enqueue(op, p.cut, p.mover, in, out, stream, std::move(on_host), &outcome);
   const Status marked = pending_.mark(std::move(ahead), &copied);
   OURO_TRY(enqueued);
-  OURO_TRY(marked);
+  OURO_TRY(team_.in_part(marked));
   pieces_.follow(copied, p.room);
   *work = both(*copied, outcome);
   return {};
@@ -131,15 +131,16 @@ Status StagedPath::run(const Operation& op, const std::shared_ptr<GpuStream>& st
   host.in.data = in, host.out.data = out;
   // The group's own operation, on the host, is the one that is watched.
   OURO_ASSIGN(auto ahead, pending_.prepare(nullptr, 0, stream, false));
-  if (in_bytes) OURO_TRY(gpu::gpu().copy(in, op.in.data, in_bytes, stream->get()));
+  // The others are or will be in the host's operation, so a driver that refuses a part fails the group.
+  if (in_bytes) OURO_TRY(team_.in_part(gpu::gpu().copy(in, op.in.data, in_bytes, stream->get())));
   const auto kept = std::make_shared<const KeptOperation>(host);
   const auto outcome =
       stream->enqueue([kept, on_host = std::move(on_host)] { return on_host(kept->get(), {}); });
   if (outcome->done() && !outcome->outcome().ok())
-    return outcome->outcome();  // perhaps it was never enqueued
-  if (out_bytes) OURO_TRY(gpu::gpu().copy(op.out.data, out, out_bytes, stream->get()));
+    return team_.in_part(outcome->outcome());  // perhaps it was never enqueued
+  if (out_bytes) OURO_TRY(team_.in_part(gpu::gpu().copy(op.out.data, out, out_bytes, stream->get())));
   std::shared_ptr<WorkState> copied;
-  OURO_TRY(pending_.mark(std::move(ahead), &copied));
+  OURO_TRY(team_.in_part(pending_.mark(std::move(ahead), &copied)));
   *work = std::make_shared<WorkState>();
   copied->then([work = *work, outcome](const Status& s) { work->complete(s.ok() ? outcome->outcome() : s); });
   return {};

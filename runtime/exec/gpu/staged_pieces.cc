@@ -188,7 +188,7 @@ Status StagedPieces::enqueue(const Operation& op, const StagedCut& cut, PieceMov
   const Status enqueued = team_.in_part(enqueue_pieces(*passage, mover, *stream));
   if (!enqueued.ok()) passage->abandon(enqueued);
   // What was enqueued before an error has to be waited for as well.
-  const Status joined = follows(stream->get(), up_->get(), *ended_);
+  const Status joined = team_.in_part(follows(stream->get(), up_->get(), *ended_));
   return enqueued.ok() ? joined : enqueued;
 }
 

@@ -240,7 +240,7 @@ StreamPath::~StreamPath() {
 }
 
 Result<std::byte*> StreamPath::block(std::uint64_t what, int r, std::size_t bytes) {
-  OURO_TRY(team_.reach(r));
+  if (!team_.record(r).device_words) OURO_TRY(team_.reach(r));  // else blocks are open to all devices
   OURO_ASSIGN(const auto block,
               team_.context.device_memory().block(
                   team_.world_rank(r), team_.key + what + static_cast<std::uint64_t>(r) + 1, bytes));

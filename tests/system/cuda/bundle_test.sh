@@ -72,9 +72,9 @@ case $* in *regex:update*) ;; *) echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1 ;; es
 cat <<'TABLE'
 ==PROF== Profiling "optim_update" - 0: 0%....50%....100% - 4 passes
 "ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
-"0","void optim_update<A>(Args)","gpu__time_duration.sum","us","1,200.0"
-"1","void optim_update<A>(Args)","gpu__time_duration.sum","us","1,300.0"
-"1","void optim_update<A>(Args)","launch__registers_per_thread","register/thread","40"
+"0","void optim_update<(Family)0, (anonymous namespace)::A>(Args)","gpu__time_duration.sum","us","1,200.0"
+"1","void optim_update<(Family)0, (anonymous namespace)::A>(Args)","gpu__time_duration.sum","us","1,300.0"
+"1","void optim_update<(Family)0, (anonymous namespace)::A>(Args)","launch__registers_per_thread","register/thread","40"
 TABLE
 END
 cat >tools/compute-sanitizer <<'END'
@@ -84,7 +84,7 @@ echo '========= ERROR SUMMARY: 0 errors'
 END
 chmod +x vendor/bin/* tools/*
 expect 1 "something failed" env -u OURO_FAKE_GPUS PATH="$PWD/tools:$PATH" vendor/gpu-check --quick --out vendored
-for line in 'ncu: optim_update<A> \| 1 \| 1 \| 0 \| 1250 us, 40 registers' 'ncu, all_reduce, 2 ranks \| 0 .*may not read the counters' \
+for line in 'ncu: optim_update<\(Family\)0, \(anonymous namespace\)::A> \| 1 \| 1 \| 0 \| 1250 us, 40 registers' 'ncu, all_reduce, 2 ranks \| 0 .*may not read the counters' \
   'racecheck, optimisers \| 1 \| 0 \| 0 \| exit 99: =+ 1 hazard' 'synccheck, resident all_reduce \| 1 \| 1 ' \
   'memcheck, alltoall at odd addresses \| 1 \| 1 ' 'PyTorch \| 0 \| 0 .*not run: '; do
   grep -qE "^\| $line" vendored/gpu-status.md || { cat vendored/gpu-status.md; fail "no row $line"; }
