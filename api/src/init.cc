@@ -256,8 +256,9 @@ Result<Context> Context::create(const InitOptions& o) {
     spec->gpu = *o.gpu;
   } else if (const int gpus = gpu::gpu().devices(); gpus > 0) {
     spec->gpu = spec->local_rank % gpus;
-    // Nobody has asked for it, so its absence is no error before a call needs it.
-    if (const Status s = rt::Context::load_gpu(spec->gpu); s.reason() == Reason::unsupported) {
+    // Unless somebody has asked for it, its absence is no error before a call needs it.
+    const Status s = o.one_gpu_each ? Status() : rt::Context::load_gpu(spec->gpu);
+    if (s.reason() == Reason::unsupported) {
       OURO_WARN("this rank takes no GPU: {}", s.failure()->text);
       spec->gpu = -1;
     }

@@ -51,9 +51,11 @@ struct InitOptions {
   /// has joined.
   std::shared_ptr<const std::atomic<bool>> cancel = {};
   /// Index of this rank's GPU as seen by its process; -1: none. Default: local rank modulo the number of
-  /// GPUs. Several ranks may share one.
+  /// GPUs, or none, with a warning, if this build has no code for it. Several ranks may share one.
   std::optional<int> gpu = {};
-  bool one_gpu_each = false;  ///< true: `invalid` if this process sees fewer GPUs than its host has ranks
+  /// true: `invalid` if this process sees fewer GPUs than its host has ranks, `unsupported` if this build has
+  /// no code for this rank's.
+  bool one_gpu_each = false;
   /// The address of rank 0, in place of `id` and `rendezvous`. With a port, address and port name the job and
   /// are where its hosts meet. With port 0, all ranks must be children of one process on one host (or threads
   /// of one process that has one job of this kind) and need no port.

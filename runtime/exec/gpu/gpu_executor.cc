@@ -106,8 +106,9 @@ Status GpuExecutor::run_beside(const Plan& plan, GpuPath path, std::uint64_t seq
   transport::release_if_quiet();
   OURO_TRY(pending_.order(*stream, false));
   count(path);
-  return path == GpuPath::hierarchy ? hierarchy_.run(plan, seq, stream, std::move(on_host), work)
-                                    : staged_.run(plan.op, stream, std::move(on_host), work);
+  if (path == GpuPath::hierarchy) return hierarchy_.run(plan, seq, stream, std::move(on_host), work);
+  // The others are or will be in the host's operation, whatever a driver refuses here.
+  return team_.in_part(staged_.run(plan.op, stream, std::move(on_host), work));
 }
 
 }  // namespace ouro::rt

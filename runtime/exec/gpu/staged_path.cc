@@ -131,16 +131,15 @@ Status StagedPath::run(const Operation& op, const std::shared_ptr<GpuStream>& st
   host.in.data = in, host.out.data = out;
   // The group's own operation, on the host, is the one that is watched.
   OURO_ASSIGN(auto ahead, pending_.prepare(nullptr, 0, stream, false));
-  // The others are or will be in the host's operation, so a driver that refuses a part fails the group.
-  if (in_bytes) OURO_TRY(team_.in_part(gpu::gpu().copy(in, op.in.data, in_bytes, stream->get())));
+  if (in_bytes) OURO_TRY(gpu::gpu().copy(in, op.in.data, in_bytes, stream->get()));
   const auto kept = std::make_shared<const KeptOperation>(host);
   const auto outcome =
       stream->enqueue([kept, on_host = std::move(on_host)] { return on_host(kept->get(), {}); });
   if (outcome->done() && !outcome->outcome().ok())
-    return team_.in_part(outcome->outcome());  // perhaps it was never enqueued
-  if (out_bytes) OURO_TRY(team_.in_part(gpu::gpu().copy(op.out.data, out, out_bytes, stream->get())));
+    return outcome->outcome();  // perhaps it was never enqueued
+  if (out_bytes) OURO_TRY(gpu::gpu().copy(op.out.data, out, out_bytes, stream->get()));
   std::shared_ptr<WorkState> copied;
-  OURO_TRY(team_.in_part(pending_.mark(std::move(ahead), &copied)));
+  OURO_TRY(pending_.mark(std::move(ahead), &copied));
   *work = std::make_shared<WorkState>();
   copied->then([work = *work, outcome](const Status& s) { work->complete(s.ok() ? outcome->outcome() : s); });
   return {};

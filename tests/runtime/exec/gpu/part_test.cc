@@ -149,7 +149,10 @@ TEST_F(GpuPartFake, ADeviceWithoutCodeIsRefusedAtTheStart) {
   const Status said = Context::create(o).status();
   EXPECT_THAT(said, Fails(Reason::unsupported));
   EXPECT_NE(said.message().find("this build has no code for GPU 0"), std::string::npos) << said.message();
-  o.gpu.reset();  // a job that has not asked for a GPU does without
+  o.gpu.reset();
+  o.one_gpu_each = true;
+  EXPECT_THAT(Context::create(o).status(), Fails(Reason::unsupported));
+  o.one_gpu_each = false;  // a job that has not asked for a GPU does without
   const auto joined = Context::create(o);
   ASSERT_TRUE(joined.ok()) << joined.status().message();
   EXPECT_EQ(joined->device(), Device{});
