@@ -101,7 +101,7 @@ std::string calibration_key(const std::string& topology) {
   (void)::uname(&system);
   // Includes the version of the set of figures, so that files are ignored that lack figures or were measured
   // otherwise.
-  return fmt::format("processor{}; kernel {} {}; {}; figures 8", processor, system.release, system.machine,
+  return fmt::format("processor{}; kernel {} {}; {}; figures 9", processor, system.release, system.machine,
                      topology);
 }
 

@@ -85,13 +85,11 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end, bool f
     Both copies[kCopyKinds];
     Least pull, pull_huge;
   } sizes[kCopySizes.size()];
-  struct Stores {
-    Least after_read, alone;
-    void add(const std::optional<StoreCost>& took) {
-      if (took) after_read.add(took->after_read), alone.add(took->alone);
-    }
-    StoreCost known() const { return {after_read.known(), alone.known()}; }
-  } stores;
+  struct Access {
+    Least after, alone;
+    void add(const AccessCost& took) { after.add(took.after), alone.add(took.alone); }
+    AccessCost known() const { return {after.known(), alone.known()}; }
+  } stores[kAccessSizes.size()], loads[kAccessSizes.size()];
   Both together, together_slots, ring, large;
   Least large_local, pull_together;
   const auto known = [&] {
@@ -105,7 +103,8 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end, bool f
     p.together = together.known(), p.together_slots = together_slots.known();
     p.pull_together = pull_together.known();
     p.large_local = large_local.known();
-    p.stores = stores.known();
+    for (std::size_t s = 0; s < kAccessSizes.size(); ++s)
+      p.stores[s] = stores[s].known(), p.loads[s] = loads[s].known();
     return p;
   };
   constexpr std::size_t kPiece = kernels::copy_size_class(kLargePiece);
@@ -133,7 +132,9 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end, bool f
     if (const CopyKind kind = slot_kinds_by(so_far)[kPiece]; kind != kernels::kDefaultCopyKinds[kPiece])
       together_slots.add(probe.together(kind));
     if (const auto took = probe.pull_together()) pull_together.add(*took);
-    stores.add(probe.stores(kLargePiece));
+    for (std::size_t s = 0; s < kAccessSizes.size() && now() < end; ++s)
+      if (const auto took = probe.accesses(kAccessSizes[s]))
+        stores[s].add(took->stores), loads[s].add(took->loads);
     if (turn < 2 * kFewest) {
       if (now() < end) ring.add(probe.ring(kernels::kDefaultCopyKinds[kPiece]));
       continue;
@@ -200,9 +201,13 @@ Calibration revised(const Calibration& record, const PairCosts& now) {
       renew(&p.pull_together, now.pull_together, &was.pull_huge[s], &p.pull_huge[s]);
   }
   if (now.large_local) p.large_local = now.large_local;
-  // A store to a line that the other core has read waits for that core, as a hand-off does.
-  renew(&p.stores.after_read, now.stores.after_read, &was.handoff, &p.handoff);
-  if (now.stores.alone) p.stores.alone = now.stores.alone;
+  // An access to a line that the other core has touched waits for that core, as a hand-off does.
+  const auto renew_access = [&](AccessCost* value, const AccessCost& is) {
+    renew(&value->after, is.after, &was.handoff, &p.handoff);
+    if (is.alone) value->alone = is.alone;
+  };
+  for (std::size_t s = 0; s < kAccessSizes.size(); ++s)
+    renew_access(&p.stores[s], now.stores[s]), renew_access(&p.loads[s], now.loads[s]);
   return out;
 }
 

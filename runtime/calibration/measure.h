@@ -22,8 +22,11 @@ class Probe {
   /// mean of the two times.
   virtual std::optional<CopyCost> together(kernels::CopyKind) = 0;
   virtual std::optional<std::uint32_t> pull_together() = 0;
-  /// Ordinary stores to so many bytes, at most kLargeBytes, both cores at once: the means of their times.
-  virtual std::optional<StoreCost> stores(std::size_t bytes) = 0;
+  /// Ordinary stores to so many bytes, or loads from them, both cores at once: the means of their times.
+  struct Accesses {
+    AccessCost stores, loads;
+  };
+  virtual std::optional<Accesses> accesses(std::size_t bytes) = 0;
   /// kLargeBytes from the private memory of one core into that of the other, piece by piece through the four
   /// staging slots of two ranks, each core for the other and both at once: the means of the total write and
   /// read times.

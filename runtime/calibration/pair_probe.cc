@@ -75,6 +75,15 @@ void copy_by_pieces(std::byte* to, const std::byte* from) {
   for (std::size_t at = 0; at < kLargeBytes; at += kLargePiece) std::memcpy(to + at, from + at, kLargePiece);
 }
 
+/// Loads of 16 bytes, likewise.
+void load_from(const std::byte* from, std::size_t bytes) {
+  using Four [[gnu::vector_size(16), gnu::may_alias]] = std::uint32_t;
+  Four sum = {};
+  for (std::size_t i = 0; i < bytes; i += sizeof sum)
+    sum += *reinterpret_cast<const volatile Four*>(from + i);
+  asm volatile("" : : "r"(sum[0] + sum[1] + sum[2] + sum[3]));
+}
+
 bool go_to(int cpu) {
   if (cpu < 0 || cpu >= CPU_SETSIZE) return cpu < 0;
   cpu_set_t set;
@@ -112,7 +121,21 @@ struct alignas(128) Word {
   std::atomic<std::uint32_t> value{0};
 };
 
-enum class Task : std::uint8_t { handoff, fill, write, read, pull, store, local, come, leave, sleep, stop };
+enum class Task : std::uint8_t {
+  handoff,
+  fill,
+  write,
+  read,
+  pull,
+  store,
+  load,
+  put,
+  local,
+  come,
+  leave,
+  sleep,
+  stop
+};
 
 class PairProbe final : public Probe {
  public:
@@ -225,23 +248,26 @@ class PairProbe final : public Probe {
     });
   }
 
-  std::optional<StoreCost> stores(std::size_t bytes) override {
+  std::optional<Accesses> accesses(std::size_t bytes) override {
     if (!need_both() || bytes > kLargeBytes) return std::nullopt;
-    const Blocks& b = *blocks_;
-    const auto store = [&] {
-      return both(Task::store, [&] {
-        store_to(b.source.data(), bytes, serial_);
+    std::byte *const mine = blocks_->source.data(), *const others = back_->source.data(),
+                     *const taken = back_->taken.data();
+    const auto timed = [&](Task task, auto&& access) {
+      return both(task, [&] {
+        access();
         return true;
       });
     };
-    from_ = b.source.data(), bytes_ = bytes;
+    const auto store = [&] { return timed(Task::store, [&] { store_to(mine, bytes, serial_); }); };
+    const auto load = [&] { return timed(Task::load, [&] { load_from(mine, bytes); }); };
+    from_ = mine, bytes_ = bytes;
     if (!store()) return std::nullopt;  // what is read next was written last by its owner
-    const auto read = both(Task::read, [&] {
-      std::memcpy(back_->taken.data(), back_->source.data(), bytes);
-      return true;
-    });
-    const auto after_read = store(), alone = store();
-    return read && after_read && alone ? std::optional(StoreCost{*after_read, *alone}) : std::nullopt;
+    const auto read = timed(Task::read, [&] { std::memcpy(taken, others, bytes); });
+    const auto after_read = store(), stored = store();
+    const auto put = timed(Task::put, [&] { std::memcpy(others, taken, bytes); });
+    const auto after_put = load(), loaded = load();
+    if (!read || !after_read || !stored || !put || !after_put || !loaded) return std::nullopt;
+    return Accesses{{*after_read, *stored}, {*after_put, *loaded}};
   }
 
   std::optional<std::uint32_t> pull_together() override {
@@ -358,6 +384,10 @@ class PairProbe final : public Probe {
       kernels::copy_as(kind_, back_->shared.data() + shared_at_, back_->source.data() + taken_at_, bytes_);
     else if (task == Task::store)
       store_to(back_->source.data(), bytes_, turn_of_peer_++);
+    else if (task == Task::load)
+      load_from(back_->source.data(), bytes_);
+    else if (task == Task::put)
+      std::memcpy(from_, taken, bytes_);
     else if (task == Task::local)
       copy_by_pieces(b.taken.data(), back_->source.data());
     else if (task == Task::fill)

@@ -87,6 +87,36 @@ const char* read_copies(const Json& row, PairCosts* pair) {
   return nullptr;
 }
 
+/// Returns nullptr, or the error.
+const char* read_accesses(const Json& from, PairCosts* pair) {
+  if (AccessCost old{}; from.contains("stores")) {  // earlier versions measured stores to kLargePiece alone
+    if (!read_two(from, "stores", &old.after, &old.alone))
+      return "stores is not [after, alone] in nanoseconds";
+    for (std::size_t s = 0; s < kAccessSizes.size(); ++s) {
+      const auto scaled = [&](std::uint32_t ns) {
+        return static_cast<std::uint32_t>(
+            std::min<std::uint64_t>(std::uint64_t{ns} * kAccessSizes[s] / kLargePiece, UINT32_MAX));
+      };
+      pair->stores[s] = {scaled(old.after), scaled(old.alone)};
+    }
+  }
+  const auto rows = from.find("accesses");
+  if (rows == from.end()) return nullptr;
+  if (!rows->is_array()) return "accesses is not a list";
+  for (const Json& row : *rows) {
+    if (!row.is_object()) return "a row of accesses is not an object";
+    std::uint32_t bytes = 0;
+    if (!read_figure(row, "bytes", &bytes)) return "bytes is not a number";
+    const auto size = std::find(kAccessSizes.begin(), kAccessSizes.end(), bytes);
+    if (size == kAccessSizes.end()) return "bytes is none of the sizes of accesses that are measured";
+    const auto i = static_cast<std::size_t>(size - kAccessSizes.begin());
+    if (!read_two(row, "stores", &pair->stores[i].after, &pair->stores[i].alone) ||
+        !read_two(row, "loads", &pair->loads[i].after, &pair->loads[i].alone))
+      return "an access is not [after, alone] in nanoseconds";
+  }
+  return nullptr;
+}
+
 const char* read_pair(const Json& from, PairCosts* pair) {
   if (!from.is_object()) return "a pair is not an object";
   const auto distance = from.find("distance");
@@ -111,8 +141,7 @@ const char* read_pair(const Json& from, PairCosts* pair) {
     return "ring is not [write, read] in nanoseconds";
   if (!read_figure(from, "pull_together", &pair->pull_together))
     return "pull_together is not a number of nanoseconds";
-  if (!read_two(from, "stores", &pair->stores.after_read, &pair->stores.alone))
-    return "stores is not [after_read, alone] in nanoseconds";
+  if (const char* wrong = read_accesses(from, pair)) return wrong;
   const auto copies = from.find("copies");
   if (copies == from.end()) return nullptr;
   if (!copies->is_array()) return "copies is not a list";
@@ -138,9 +167,12 @@ bool Calibration::complete() const {
 bool Calibration::undisturbed() const {
   if (!complete()) return false;
   const PairCosts& far = farthest();
+  const auto known = [](const AccessCost& access) { return access.known(); };
   const bool pulls = far.pull_huge[kernels::copy_size_class(kLargePiece)] != 0;
   return far.ring.known() && far.together.known() && far.large.known() && far.large_local != 0 &&
-         far.stores.known() && (far.pull_together != 0 || !pulls) && context_switch != 0 && wake != 0;
+         std::all_of(std::begin(far.stores), std::end(far.stores), known) &&
+         std::all_of(std::begin(far.loads), std::end(far.loads), known) &&
+         (far.pull_together != 0 || !pulls) && context_switch != 0 && wake != 0;
 }
 
 std::uint64_t Calibration::digest() const {
@@ -173,8 +205,9 @@ Calibration without_absurd(const Calibration& measured) {
     for (CopyCost* c : {&p.together, &p.together_slots, &p.ring})
       if (!sane_time(c->write, kLargePiece) || !sane_time(c->read, kLargePiece)) *c = {};
     if (!sane_time(p.pull_together, kLargePiece)) p.pull_together = 0;
-    if (!sane_time(p.stores.after_read, kLargePiece) || !sane_time(p.stores.alone, kLargePiece))
-      p.stores = {};
+    for (std::size_t s = 0; s < kAccessSizes.size(); ++s)
+      for (AccessCost* a : {&p.stores[s], &p.loads[s]})
+        if (!sane_time(a->after, kAccessSizes[s]) || !sane_time(a->alone, kAccessSizes[s])) *a = {};
     for (std::size_t s = 0; s < kCopySizes.size(); ++s) {
       for (CopyCost& c : p.copies[s])
         if (!sane_time(c.write, kCopySizes[s]) || !sane_time(c.read, kCopySizes[s])) c = {};
@@ -207,7 +240,12 @@ std::string to_json(const Calibration& c, const std::string& key) {
     if (p.together_slots.known()) pair["together_slots"] = {p.together_slots.write, p.together_slots.read};
     if (p.ring.known()) pair["ring"] = {p.ring.write, p.ring.read};
     if (p.pull_together) pair["pull_together"] = p.pull_together;
-    if (p.stores.known()) pair["stores"] = {p.stores.after_read, p.stores.alone};
+    for (std::size_t s = 0; s < kAccessSizes.size(); ++s) {
+      Json row = {{"bytes", kAccessSizes[s]}};
+      if (p.stores[s].known()) row["stores"] = {p.stores[s].after, p.stores[s].alone};
+      if (p.loads[s].known()) row["loads"] = {p.loads[s].after, p.loads[s].alone};
+      if (row.size() > 1) pair["accesses"].push_back(std::move(row));
+    }
     json["pairs"].push_back(std::move(pair));
   }
   for (const Field& f : kFields)

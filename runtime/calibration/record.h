@@ -21,13 +21,17 @@ struct CopyCost {
   friend bool operator==(const CopyCost&, const CopyCost&) = default;
 };
 
-/// Ordinary stores to a piece of private memory, each core to its own and both at once: nanoseconds if the
-/// other core has just read the piece, and if nobody else has. 0: not known.
-struct StoreCost {
-  std::uint32_t after_read, alone;
-  bool known() const { return after_read != 0 && alone != 0; }
-  friend bool operator==(const StoreCost&, const StoreCost&) = default;
+/// Ordinary loads from a piece of private memory, or stores to it, each core to its own and both at once:
+/// nanoseconds if the other core has just stored (before loads) or read (before stores) the piece, and if
+/// nobody else has. 0: not known.
+struct AccessCost {
+  std::uint32_t after, alone;
+  bool known() const { return after != 0 && alone != 0; }
+  friend bool operator==(const AccessCost&, const AccessCost&) = default;
 };
+/// The sizes of those pieces: some lines, most of a core's first cache, and more than that.
+inline constexpr std::array<std::size_t, 3> kAccessSizes = {std::size_t{4} << 10, std::size_t{32} << 10,
+                                                            std::size_t{128} << 10};
 
 /// The innermost unit that two cores share, as the system reports it; under a hypervisor this may be wrong.
 enum class Distance : std::uint32_t { cache, node, machine };  ///< outermost cache, NUMA node, neither
@@ -63,7 +67,8 @@ struct PairCosts {
   std::uint32_t pull_huge[kernels::kCopySizes.size()];  ///< the same on huge pages, if available
   /// kLargePiece on huge pages, if available, each core out of the other's memory, both at once.
   std::uint32_t pull_together;
-  StoreCost stores;  ///< of kLargePiece: what an application pays for memory that peers read in place
+  /// Of kAccessSizes: what an application pays for memory that peers read or write in place.
+  AccessCost stores[kAccessSizes.size()], loads[kAccessSizes.size()];
   friend bool operator==(const PairCosts&, const PairCosts&) = default;
 };
 
@@ -100,8 +105,9 @@ Calibration without_absurd(const Calibration&);
 /// {"ouro_calibration": 1, "key", "pairs": [{"distance", "cpus": [a, b], "handoff_ns", "copies":
 /// [{"bytes", "plain": [write, read], "rep", "stream", "prefetch", "pull", "pull_huge"}], "large": [write,
 /// read], "large_local", "together": [write, read], "together_slots": [write, read], "ring": [write, read],
-/// "pull_together", "stores": [after_read, alone]}], "context_switch_ns", "wake_ns", "pause_ns", "cache_kib",
-/// "caches"}, times in nanoseconds; unknown figures are omitted. `key` identifies the machine and system.
+/// "pull_together", "accesses": [{"bytes", "stores": [after, alone], "loads": [after, alone]}]}],
+/// "context_switch_ns", "wake_ns", "pause_ns", "cache_kib", "caches"}, times in nanoseconds; unknown figures
+/// are omitted. `key` identifies the machine and system.
 std::string to_json(const Calibration&, const std::string& key);
 /// Error: invalid, with the position, if the text is not such a record. `*key`, if given, is set.
 Result<Calibration> parse_calibration(const std::string& text, std::string* key = nullptr);

@@ -100,8 +100,8 @@ class PeerProbe final : public Probe {
   }  // each rank writes to its own page only
   std::optional<CopyCost> ring(CopyKind) override { return std::nullopt; }
   std::optional<std::uint32_t> pull_together() override { return std::nullopt; }
-  std::optional<StoreCost> stores(std::size_t) override { return std::nullopt; }  // for the same reason
-  std::optional<std::uint32_t> large_local() override { return std::nullopt; }    // likewise
+  std::optional<Accesses> accesses(std::size_t) override { return std::nullopt; }  // for the same reason
+  std::optional<std::uint32_t> large_local() override { return std::nullopt; }     // likewise
   std::optional<std::uint32_t> context_switch() override { return std::nullopt; }
   std::optional<std::uint32_t> wake() override {
     if (!ask(Task::sleep)) return std::nullopt;

@@ -21,11 +21,22 @@ namespace {
 using flow::Algorithm, flow::Place, flow::Step;
 using kernels::CopyKind, kernels::kCopySizes;
 
-constexpr std::size_t kLine = 64;
+constexpr std::size_t kLine = 64, kLarge = std::size_t{1} << 20, kDisplaced = std::size_t{3} << 20;
 // Another choice must take at most this fraction of the table's; a smaller gain may be the model's error.
 // That is smaller where copies of private buffers of more than 1 MiB are all that counts, and each rank has a
 // core.
-constexpr double kSaves = 0.8, kSavesInCopies = 0.875;
+constexpr double kSaves = 0.85, kSavesInCopies = 0.95;
+
+/// Nanoseconds for so many bytes: proportional up to the first size and from the last one on, linear between
+/// neighbours.
+template <std::size_t N>
+double interpolated(const std::array<std::size_t, N>& sizes, const std::array<double, N>& ns, double bytes) {
+  const auto x = [&](std::size_t s) { return static_cast<double>(sizes[s]); };
+  if (bytes <= x(0)) return ns[0] * bytes / x(0);
+  for (std::size_t s = 1; s < N; ++s)
+    if (bytes <= x(s)) return ns[s - 1] + (ns[s] - ns[s - 1]) * (bytes - x(s - 1)) / (x(s) - x(s - 1));
+  return ns.back() * bytes / x(N - 1);
+}
 
 /// Nanoseconds by number of bytes, from measurements at kCopySizes.
 class Curve {
@@ -37,13 +48,7 @@ class Curve {
   bool known() const {
     return std::all_of(ns_.begin(), ns_.end(), [](double ns) { return ns > 0; });
   }
-  double operator()(double bytes) const {
-    const auto x = [](std::size_t s) { return static_cast<double>(kCopySizes[s]); };
-    if (bytes <= x(0)) return ns_[0] * bytes / x(0);
-    for (std::size_t s = 1; s < kCopySizes.size(); ++s)
-      if (bytes <= x(s)) return ns_[s - 1] + (ns_[s] - ns_[s - 1]) * (bytes - x(s - 1)) / (x(s) - x(s - 1));
-    return ns_.back() * bytes / x(kCopySizes.size() - 1);
-  }
+  double operator()(double bytes) const { return interpolated(kCopySizes, ns_, bytes); }
   /// Includes the fixed cost of a call, however few bytes it moves: the time of the smallest size.
   double with_start(double bytes) const { return std::max((*this)(bytes), start()); }
   double start() const { return ns_[0]; }
@@ -52,17 +57,33 @@ class Curve {
   std::array<double, kCopySizes.size()> ns_{};
 };
 
-struct Prices {
-  double handoff, ask;
-  double rewrite;   ///< nanoseconds per byte that the application's next stores lose if a peer has read it
-  bool afterwards;  ///< see CostQuery
-  Curve write, read, pull, local;
+/// Nanoseconds that ordinary accesses to so many bytes lose because another core has touched them.
+class Lost {
+ public:
+  explicit Lost(const AccessCost (&measured)[kAccessSizes.size()]) {
+    for (std::size_t s = 0; s < kAccessSizes.size(); ++s) {
+      const AccessCost& a = measured[s];
+      if (!a.known()) return;
+      ns_[s] = a.after > a.alone ? double(a.after - a.alone) : 0;
+    }
+    known_ = true;
+  }
+  bool known() const { return known_; }
+  double operator()(double bytes) const { return known_ ? interpolated(kAccessSizes, ns_, bytes) : 0; }
+
+ private:
+  std::array<double, kAccessSizes.size()> ns_{};
+  bool known_ = false;
 };
 
-double lost_by_stores(const StoreCost& c, std::size_t bytes) {
-  if (!c.known() || c.after_read <= c.alone) return 0;
-  return double(c.after_read - c.alone) / double(bytes);
-}
+struct Prices {
+  double handoff, ask;
+  double rewritten;  ///< the part of what a peer has read that is still in its caches
+  bool afterwards;   ///< see CostQuery
+  bool cached;       ///< the data is in the nearer caches
+  Curve write, read, pull, local;
+  Lost stores, loads;
+};
 
 /// How much longer a copy takes while the other core copies, too.
 double crowded(std::uint32_t together, std::uint32_t alone) {
@@ -93,16 +114,15 @@ Cost crowded_copy(const PairCosts& far, CopyKind kind, bool staged, bool ring, b
 }
 
 /// staged: for posts in staging buffers, else for the buffers of other ranks. alone: only one core copies at
-/// a time.
-Prices prices_of(const Calibration& c, const CostQuery& q, bool staged, bool alone) {
+/// a time. much: the buffers have displaced what copies were measured in.
+Prices prices_of(const Calibration& c, const CostQuery& q, bool staged, bool alone, bool much) {
   const PairCosts& far = c.farthest();
   constexpr std::size_t kPiece = kernels::copy_size_class(kLargePiece);
-  const bool much = is_large(q.collective, q.ranks, q.bytes);
   const bool ring = staged && ring_pays(c) && goes_round(q.collective, q.ranks, q.bytes);
-  const kernels::CopyKinds kinds = !staged ? buffer_kinds_by(c)
-                                   : ring  ? kernels::kDefaultCopyKinds
-                                   : much  ? large_kinds_by(c)
-                                           : slot_kinds_by(c);
+  const kernels::CopyKinds kinds = !staged                                    ? buffer_kinds_by(c)
+                                   : ring                                     ? kernels::kDefaultCopyKinds
+                                   : is_large(q.collective, q.ranks, q.bytes) ? large_kinds_by(c)
+                                                                              : slot_kinds_by(c);
   const auto cost = [&](std::size_t s) {
     const CopyCost one = cost_of(far, kinds[s], s);
     return alone ? Cost{double(one.write), double(one.read)}
@@ -122,12 +142,15 @@ Prices prices_of(const Calibration& c, const CostQuery& q, bool staged, bool alo
   };
   return {.handoff = double(far.handoff),
           .ask = q.forced ? 0 : 2 * pull(0),
-          .rewrite = q.afterwards ? rewritten * lost_by_stores(far.stores, kLargePiece) : 0,
+          .rewritten = rewritten,
           .afterwards = q.afterwards,
+          .cached = !much,
           .write = Curve([&](std::size_t s) { return cost(s).write; }),
           .read = Curve([&](std::size_t s) { return cost(s).read; }),
           .pull = Curve([&](std::size_t s) { return pull(s) * (s < kPiece ? 1 : pulls); }),
-          .local = Curve(local)};
+          .local = Curve(local),
+          .stores = Lost(far.stores),
+          .loads = Lost(far.loads)};
 }
 
 class Charge;
@@ -162,11 +185,13 @@ class Charge {
   const double chunk_;
 };
 
-/// A chunk out of another process; for a reduction by tiles, from which the result is then written.
+/// A chunk out of another process; for a reduction by tiles, from which the result is then written. Reading
+/// the tiles again is hidden where the reduction waits for memory.
 double Charge::pulled(bool reduces) const {
   if (!reduces) return p_.pull.with_start(chunk_);
   const double tiles = std::ceil(chunk_ / kPullTile);
-  return tiles * p_.pull.with_start(std::min(chunk_, double(kPullTile))) + half_copied();
+  return tiles * p_.pull.with_start(std::min(chunk_, double(kPullTile))) +
+         half_copied() * (p_.cached ? 2 : 1) + (flow_.posts_result ? p_.rewritten * p_.stores(chunk_) : 0);
 }
 
 void Charge::pay(const Step& s) {
@@ -191,7 +216,9 @@ void Charge::pay(const Step& s) {
   if (s.verb & flow::kMulticast) {
     ns += (n_ - 1) * p_.write(chunk_);
     // The application then reads the others' stores out of their caches, not its own.
-    if (p_.afterwards) ns += (n_ - 1) * std::max(0.0, p_.read(chunk_) - p_.local(chunk_));
+    if (p_.afterwards)
+      ns += p_.cached && p_.loads.known() ? p_.loads((n_ - 1) * chunk_)
+                                          : (n_ - 1) * std::max(0.0, p_.read(chunk_) - p_.local(chunk_));
   }
 }
 
@@ -204,7 +231,7 @@ double walk(const Facts& flow, const Prices& p, int ranks, int rounds, double ch
        ++r) {  // a root and one other rank; in collectives without a root, all are alike
     Charge charge(flow, p, ranks, chunk);
     flow.run(Place{r, ranks, 0, rounds}, charge);
-    charge.ns += p.rewrite * std::min(charge.read_in_place, input);
+    if (p.afterwards) charge.ns += p.rewritten * p.stores(std::min(charge.read_in_place, input));
     most = std::max(most, charge.ns);
     least = r == 0 ? charge.ns : std::min(least, charge.ns);
   }
@@ -243,6 +270,45 @@ Algorithm table_choice(const Rules& table, Collective c, Buffers buffers, int ra
   return Algorithm::direct;
 }
 
+/// Bytes of a rank's input and output together.
+std::size_t touched(Collective c, int ranks, std::size_t bytes) {
+  const CollectiveTraits traits = traits_of(c);
+  return traits.in.elements(bytes, ranks) + traits.out.elements(bytes, ranks);
+}
+
+/// The part of a rank's buffers that is in no near cache any more when it is used again: none up to kLarge,
+/// all from kDisplaced on.
+double displaced(Collective c, int ranks, std::size_t bytes) {
+  const std::size_t all = std::clamp(touched(c, ranks, bytes), kLarge, kDisplaced);
+  return double(all - kLarge) / double(kDisplaced - kLarge);
+}
+
+/// As predicted_ns, with the record's figures of data that is in the nearer caches, or of much data.
+std::optional<double> predicted_where(const Calibration& c, const CostQuery& q, const Facts& flow,
+                                      bool much) {
+  const bool alone = flow.by_reference && traits_of(q.collective).rooted() && q.ranks == 2;
+  const Prices p = prices_of(c, q, !flow.by_reference, alone, much);
+  if (!p.write.known() || !p.read.known() || (flow.pulls && !p.pull.known())) return std::nullopt;
+  const auto n = static_cast<std::size_t>(q.ranks);
+  const bool blocks = traits_of(q.collective).blocks();
+  const double longest = static_cast<double>(q.bytes) / (blocks ? 1 : flow.chunks(Place{0, q.ranks, 0, 1}));
+  if (flow.by_reference) {
+    // In place, the peers write by zero copy what they have read.
+    const bool written = q.in_place && !flow.pulls && traits_of(q.collective).reduces_all();
+    const double input = written ? 0 : double(traits_of(q.collective).in.elements(q.bytes, q.ranks));
+    return kCallNs + (flow.pulls ? 0 : kReferenceNs) + walk(flow, p, q.ranks, 1, longest, false, input);
+  }
+  const std::size_t pieces = (flow.posts_others ? n - 1 : 1) + (flow.posts_result ? 1 : 0);
+  const auto capacity = static_cast<double>(std::max(kLine, q.staging_slot / pieces / kLine * kLine));
+  const double rounds = std::max(1.0, std::ceil(longest / capacity)), chunk = longest / rounds;
+  constexpr int kFew = 4, kMore = 8;
+  if (rounds <= kMore)
+    return kCallNs + walk(flow, p, q.ranks, static_cast<int>(rounds), chunk, rounds <= StagingView::kSlots);
+  const double few = walk(flow, p, q.ranks, kFew, chunk, false),
+               more = walk(flow, p, q.ranks, kMore, chunk, false);
+  return kCallNs + more + (more - few) / (kMore - kFew) * (rounds - kMore);
+}
+
 }  // namespace
 
 bool uses_ring(const Calibration& c, int ranks) { return ranks <= kRingRanks && ring_pays(c); }
@@ -251,36 +317,16 @@ bool goes_round(Collective c, int ranks, std::size_t bytes) {
   return ranks <= kRingRanks && (traits_of(c).rooted() || !is_large(c, ranks, bytes));
 }
 
-bool is_large(Collective c, int ranks, std::size_t bytes) {
-  constexpr std::size_t kLarge = 1 << 20;
-  const CollectiveTraits traits = traits_of(c);
-  return traits.in.elements(bytes, ranks) + traits.out.elements(bytes, ranks) > kLarge;
-}
+bool is_large(Collective c, int ranks, std::size_t bytes) { return touched(c, ranks, bytes) > kLarge; }
 
 std::optional<double> predicted_ns(const Calibration& c, const CostQuery& q) {
   const auto flow = facts_of(q.collective, q.algorithm);
   if (!flow || !c.known() || q.ranks < 2) return std::nullopt;
-  const Prices p = prices_of(c, q, !flow->by_reference,
-                             flow->by_reference && traits_of(q.collective).rooted() && q.ranks == 2);
-  if (!p.write.known() || !p.read.known() || (flow->pulls && !p.pull.known())) return std::nullopt;
-  const auto n = static_cast<std::size_t>(q.ranks);
-  const bool blocks = traits_of(q.collective).blocks();
-  const double longest = static_cast<double>(q.bytes) / (blocks ? 1 : flow->chunks(Place{0, q.ranks, 0, 1}));
-  if (flow->by_reference) {
-    // In place, the peers write by zero copy what they have read.
-    const bool written = q.in_place && !flow->pulls && traits_of(q.collective).reduces_all();
-    const double input = written ? 0 : double(traits_of(q.collective).in.elements(q.bytes, q.ranks));
-    return kCallNs + (flow->pulls ? 0 : kReferenceNs) + walk(*flow, p, q.ranks, 1, longest, false, input);
-  }
-  const std::size_t pieces = (flow->posts_others ? n - 1 : 1) + (flow->posts_result ? 1 : 0);
-  const auto capacity = static_cast<double>(std::max(kLine, q.staging_slot / pieces / kLine * kLine));
-  const double rounds = std::max(1.0, std::ceil(longest / capacity)), chunk = longest / rounds;
-  constexpr int kFew = 4, kMore = 8;
-  if (rounds <= kMore)
-    return kCallNs + walk(*flow, p, q.ranks, static_cast<int>(rounds), chunk, rounds <= StagingView::kSlots);
-  const double few = walk(*flow, p, q.ranks, kFew, chunk, false),
-               more = walk(*flow, p, q.ranks, kMore, chunk, false);
-  return kCallNs + more + (more - few) / (kMore - kFew) * (rounds - kMore);
+  const double part = displaced(q.collective, q.ranks, q.bytes);
+  const auto cached = part < 1 ? predicted_where(c, q, *flow, false) : 0.0,
+             much = part > 0 ? predicted_where(c, q, *flow, true) : 0.0;
+  if (!cached || !much) return std::nullopt;
+  return *cached * (1 - part) + *much * part;
 }
 
 std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t staging_slot, Cores cores) {

@@ -57,25 +57,30 @@ bool is_large(Collective, int ranks, std::size_t bytes);
 /// registered buffer, costs reading its bytes; a pull costs one copy out of a process, and twice the smallest
 /// one to ask for pages and peers, unless it is forced; a step that waits for others, and a barrier, cost one
 /// hand-off and half of one for each rank beyond two. Times are interpolated between measured sizes, and grow
-/// with the bytes beyond them. Of many rounds only the first are walked; the rest are extrapolated. Copies of
-/// 64 KiB and more cost what the record says of pieces that go round a ring, for posts that do; if a rank
-/// touches more than 1 MiB, what it says of large copies by pieces, for other posts and for a rank's own
-/// memory, and of a ring, for the buffers of other ranks; else what it says of copies, multiplied by its
-/// factor for two cores that copy at once, unless only one rank copies, out of the other's buffer of up to 1
-/// MiB. With `afterwards`, flows by reference also cost what the application pays after the call: a byte that
-/// a peer has read in place costs its owner's next store the record's difference of the two kinds of stores
-/// (not in an all_reduce in place by zero copy, since the peers then write those bytes; not beyond 1 MiB,
-/// when the line has left the peer's cache, but half of it for a root, whose readers touch half as much), and
-/// a byte that a peer has stored costs its owner a read from that peer's cache. A call itself takes kCallNs,
-/// and kReferenceNs more with registered buffers. The model does not include compute time of reductions, and
-/// memory beyond the size of all caches together.
+/// with the bytes beyond them. Of many rounds only the first are walked; the rest are extrapolated.
+///
+/// A rank's buffers of up to 1 MiB are in its nearer caches, of 3 MiB and more they are not; in between the
+/// prediction goes over from the one to the other. Copies of 64 KiB and more cost what the record says of
+/// pieces that go round a ring, for posts that do. Else, in the caches, they cost what it says of copies,
+/// multiplied by its factor for two cores that copy at once, unless only one rank copies, out of the other's
+/// buffer; outside, what it says of large copies by pieces, for posts and for a rank's own memory, and of a
+/// ring, for the buffers of other ranks.
+///
+/// With `afterwards`, flows by reference also cost what the application pays after the call: its next stores
+/// to what a peer has read in place, and its loads of what a peer has stored, lose what the record says
+/// (stores not in an all_reduce in place by zero copy, since the peers then write those bytes). Outside the
+/// caches stores lose nothing, or half for a root, whose readers touch half as much, and loads the difference
+/// of a copy from another core and one within a core's memory. A call itself takes kCallNs, and kReferenceNs
+/// more with registered buffers. The model does not include compute time of reductions, except for reading
+/// pulled tiles again, and memory beyond the size of all caches together.
 std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 
 /// Rows to put before the built-in table for a group of `ranks` on one host: those where the model predicts
-/// that another algorithm saves a fifth of the time of the table's choice. None for more than 64 ranks, or if
-/// figures are missing. Rows for an all_reduce of registered buffers may be for calls in place only. If there
-/// are fewer cores than ranks, only pulls of private buffers in large calls (is_large) are considered. A pure
-/// function of its arguments: ranks that have the same record have the same table.
+/// that another algorithm saves enough of the time of the table's choice: three twentieths, or one where pull
+/// replaces staging of private buffers of more than 1 MiB and each rank has a core. None for more than 64
+/// ranks, or if figures are missing. Rows for an all_reduce of registered buffers may be for calls in place
+/// only. If there are fewer cores than ranks, only pulls of private buffers in large calls (is_large) are
+/// considered. A pure function of its arguments: ranks that have the same record have the same table.
 std::vector<Rule> rows_by_cost(const Calibration&, int ranks, std::size_t staging_slot,
                                Cores cores = Cores::enough);
 

@@ -71,10 +71,14 @@ std::string calibration_text(const rt::HostCalibration& h) {
         fmt::format("both cores at once, by {}; pulls {}", kernels::name(kernels::kDefaultCopyKinds[kPiece]),
                     micros(p.pull_together)));
     row(rt::kLargePiece, p.together_slots, "both cores at once, by the kind for slots");
-    if (p.stores.known())
-      text += fmt::format("  {:<9} {:>16} stores after the other core has read, and else\n",
-                          human_bytes(rt::kLargePiece),
-                          fmt::format("{}, {}", micros(p.stores.after_read), micros(p.stores.alone)));
+    const auto accesses = [&](const auto& costs, const char* what) {
+      for (std::size_t s = 0; s < rt::kAccessSizes.size(); ++s)
+        if (costs[s].known())
+          text += fmt::format("  {:<9} {:>16} {}, and else\n", human_bytes(rt::kAccessSizes[s]),
+                              fmt::format("{}, {}", micros(costs[s].after), micros(costs[s].alone)), what);
+    };
+    accesses(p.stores, "stores after the other core has read");
+    accesses(p.loads, "loads after the other core has stored");
     if (p.large.known())
       text += fmt::format("  {:<9} {:>16} by pieces of {}\n", human_bytes(rt::kLargeBytes),
                           fmt::format("{} + {}", micros(p.large.write), micros(p.large.read)),

@@ -4,6 +4,14 @@
 
 namespace ouro::rt {
 
+/// Stores to what a peer has read, or loads of what it has stored: so many nanoseconds a byte, and one else.
+inline void set_accesses(AccessCost (&costs)[kAccessSizes.size()], std::uint32_t after) {
+  for (std::size_t s = 0; s < kAccessSizes.size(); ++s) {
+    const auto bytes = static_cast<std::uint32_t>(kAccessSizes[s]);
+    costs[s] = {after * bytes, bytes};
+  }
+}
+
 /// Two cores that share a cache and two that share a node, with every figure set, all of them different.
 inline Calibration invented_record() {
   Calibration c{};
@@ -21,7 +29,10 @@ inline Calibration invented_record() {
     p.large = {800'000 * (i + 1), 900'000 * (i + 1)};
     p.together = {9'000 * (i + 1), 9'500 * (i + 1)}, p.pull_together = 11'000 * (i + 1);
     p.together_slots = {8'000 * (i + 1), 8'500 * (i + 1)}, p.ring = {7'000 * (i + 1), 7'500 * (i + 1)};
-    p.stores = {2'000 * (i + 1), 1'000};
+    for (std::uint32_t s = 0; s < kAccessSizes.size(); ++s) {
+      const auto lines = static_cast<std::uint32_t>(kAccessSizes[s] / 64);
+      p.stores[s] = {4 * lines * (i + 1), 2 * lines}, p.loads[s] = {5 * lines * (i + 1), 3 * lines};
+    }
     p.large_local = 700'000;
   }
   return c;
@@ -61,7 +72,7 @@ inline Calibration simple() {
 /// alone.
 inline Calibration dear_stores() {
   Calibration c = simple();
-  c.pair[0].stores = {8 * kLargePiece, kLargePiece};
+  set_accesses(c.pair[0].stores, 8);
   return c;
 }
 

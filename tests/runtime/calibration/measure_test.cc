@@ -43,9 +43,9 @@ class FakeProbe final : public Probe {
     return ns ? std::optional(CopyCost{*ns, *ns + 7}) : std::nullopt;
   }
   std::optional<std::uint32_t> pull_together() override { return pulls ? answer(9000) : std::nullopt; }
-  std::optional<StoreCost> stores(std::size_t bytes) override {
+  std::optional<Accesses> accesses(std::size_t bytes) override {
     const auto ns = answer(static_cast<std::uint32_t>(bytes / 64));
-    return ns ? std::optional(StoreCost{*ns * 4, *ns}) : std::nullopt;
+    return ns ? std::optional(Accesses{{*ns * 4, *ns}, {*ns * 3, *ns}}) : std::nullopt;
   }
   std::optional<std::uint32_t> large_local() override { return answer(250'000); }
   std::optional<CopyCost> large(kernels::CopyKind kind) override {
@@ -84,8 +84,9 @@ PairCosts slower(const PairCosts& than, std::uint32_t factor, std::size_t bytes)
   const std::uint32_t piece = kLargePiece <= bytes ? factor : 0;
   for (CopyCost* c : {&p.together, &p.together_slots, &p.ring}) c->write *= piece, c->read *= piece;
   p.pull_together *= piece;
-  // As a hand-off. What no other core has read is as fast as before, and so are copies of a core's own.
-  p.stores.after_read *= factor;
+  // As a hand-off. What no other core has touched is as fast as before, and so are copies of a core's own.
+  for (AccessCost& a : p.stores) a.after *= factor;
+  for (AccessCost& a : p.loads) a.after *= factor;
   return p;
 }
 
@@ -132,7 +133,11 @@ TEST(Measure, TakesTheLeastOfSeveralTries) {
   EXPECT_FALSE(costs.together_slots.known()) << "slots are written by the built-in kind";
   EXPECT_EQ(costs.ring, (CopyCost{5000, 5007}));
   EXPECT_EQ(costs.pull_together, 9000u);
-  EXPECT_EQ(costs.stores, (StoreCost{4096, 1024}));
+  for (std::size_t s = 0; s < kAccessSizes.size(); ++s) {
+    const auto lines = static_cast<std::uint32_t>(kAccessSizes[s] / 64);
+    EXPECT_EQ(costs.stores[s], (AccessCost{lines * 4, lines}));
+    EXPECT_EQ(costs.loads[s], (AccessCost{lines * 3, lines}));
+  }
   EXPECT_EQ(costs.large_local, 250'000u);
   EXPECT_EQ(probe.large_kind, kernels::CopyKind::rep);  // the kind that will be in force
   EXPECT_EQ(probe.ring_kind, kernels::CopyKind::rep);

@@ -48,7 +48,8 @@ TEST(Record, FromADisturbedMeasurementLacksFigures) {
   EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.together = {}; }));
   EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.large = {}; }));
   EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.large_local = 0; }));
-  EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.stores = {}; }));
+  EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.stores[1] = {}; }));
+  EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.loads[2] = {}; }));
   EXPECT_TRUE(without([](Calibration&, PairCosts& far) { far.pull_together = 0; }));
   Calibration c = whole;
   c.pair[0].ring = {}, c.pair[0].large_local = 0;
@@ -82,9 +83,12 @@ TEST(Record, DigestIsOfTheFigures) {
     EXPECT_NE(other.digest(), c.digest());
     EXPECT_EQ(*parse_calibration(to_json(other, "")), other);
   }
-  other = c, other.pair[0].stores.alone += 1;
-  EXPECT_NE(other.digest(), c.digest());
-  EXPECT_EQ(*parse_calibration(to_json(other, "")), other);
+  for (AccessCost(PairCosts::*figures)[kAccessSizes.size()] : {&PairCosts::stores, &PairCosts::loads})
+    for (std::size_t s = 0; s < kAccessSizes.size(); ++s) {
+      other = c, (other.pair[0].*figures)[s].alone += 1;
+      EXPECT_NE(other.digest(), c.digest());
+      EXPECT_EQ(*parse_calibration(to_json(other, "")), other);
+    }
   for (const auto figure : {&Calibration::context_switch, &Calibration::wake, &Calibration::pause,
                             &Calibration::cache_kib, &Calibration::caches}) {
     other = c, other.*figure += 1;
@@ -97,7 +101,8 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   c.pair[0].copies[3][0].write = 1;    // a MiB in a nanosecond
   c.pair[0].pull[0] = 4'000'000'000u;  // 4 KiB in four seconds
   c.pair[0].large.read = 400;          // 4 MiB in no time
-  c.pair[0].together.read = 3, c.pair[0].pull_together = 3, c.pair[0].stores.alone = 3;
+  c.pair[0].together.read = 3, c.pair[0].pull_together = 3, c.pair[0].stores[0].alone = 3;
+  c.pair[0].loads[2].after = 4'000'000'000u;
   c.pair[0].together_slots.write = 3, c.pair[0].ring.read = 3, c.pair[0].large_local = 400;
   c.pair[1].handoff = 1'000'000;  // a line in a millisecond
   c.context_switch = 3, c.wake = 20'000'000, c.pause = 5'000, c.cache_kib = 3, c.caches = 5'000;
@@ -112,7 +117,9 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   EXPECT_FALSE(sane.pair[0].together_slots.known());
   EXPECT_FALSE(sane.pair[0].ring.known());
   EXPECT_EQ(sane.pair[0].large_local, 0u);
-  EXPECT_FALSE(sane.pair[0].stores.known());
+  EXPECT_FALSE(sane.pair[0].stores[0].known());
+  EXPECT_TRUE(sane.pair[0].stores[1].known());
+  EXPECT_FALSE(sane.pair[0].loads[2].known());
   EXPECT_EQ(sane.pair[0].pull[1], c.pair[0].pull[1]);
   EXPECT_EQ(sane.context_switch + sane.wake + sane.pause + sane.cache_kib + sane.caches, 0u);
   c.pairs = 4'000'000'000u;  // as on a page that somebody has overwritten
@@ -137,7 +144,11 @@ TEST(Record, WhatIsNoneIsRefusedWithThePlace) {
           {pair(R"("handoff_ns": 50, "cpus": [1])"), "cpus is not two numbers"},
           {pair(R"("handoff_ns": 50, "together": [1])"), "together is not [write, read]"},
           {pair(R"("handoff_ns": 50, "pull_together": "x")"), "pull_together is not"},
-          {pair(R"("handoff_ns": 50, "stores": [1, -1])"), "stores is not [after_read, alone]"},
+          {pair(R"("handoff_ns": 50, "stores": [1, -1])"), "stores is not [after, alone]"},
+          {pair(R"("handoff_ns": 50, "accesses": {})"), "accesses is not a list"},
+          {pair(R"("handoff_ns": 50, "accesses": [7])"), "a row of accesses is not an object"},
+          {pair(R"("handoff_ns": 50, "accesses": [{"bytes": 64}])"), "none of the sizes of accesses"},
+          {pair(R"("handoff_ns": 50, "accesses": [{"bytes": 4096, "loads": [1]}])"), "not [after, alone]"},
           {pair(R"("handoff_ns": 50, "copies": 3)"), "copies is not a list"},
           {pair(R"("handoff_ns": 50, "copies": [{"bytes": 5}])"), "none of the sizes"},
           {pair(R"("handoff_ns": 50, "copies": [{"bytes": 4096, "rep": [1, "x"]}])"), "not [write, read]"},
