@@ -266,6 +266,8 @@ Result<Calibration> parse_calibration(const std::string& text, std::string* key)
   for (const Json& from : *pairs) {
     if (const char* wrong = read_pair(from, &c.pair[c.pairs]))
       return invalid(fmt::format("pair {}: {}", c.pairs, wrong));
+    if (c.pairs > 0 && c.pair[c.pairs].distance <= c.pair[c.pairs - 1].distance)
+      return invalid(fmt::format("pair {}: its distance is not beyond that of the pair before", c.pairs));
     ++c.pairs;
   }
   for (const Field& f : kFields)

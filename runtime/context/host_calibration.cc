@@ -99,16 +99,22 @@ bool aside(F&& f) {
   }
 }
 
-/// Whether the nearest cores of a stored record are still as near. No answer in time means that other work is
-/// in the way, which is no sign of a move.
+/// Whether the farthest cores of a stored record, and the nearest, are still as far from each other. No
+/// answer in time means that other work is in the way, which is no sign of a move.
 bool still_holds(const Calibration& kept, const std::vector<Pair>& pairs) {
-  std::uint32_t now = 0;
+  bool holds = true;
   aside([&] {
     const auto end = Clock::now() + kToValidate;
-    if (auto probe = make_pair_probe(pairs[0].here, pairs[0].there, end); probe.ok())
-      now = measure_handoff(**probe, Clock::now, end);
+    const auto check = [&](const Pair& p) {
+      auto probe = make_pair_probe(p.here, p.there, end);
+      const std::uint32_t now = probe.ok() ? measure_handoff(**probe, Clock::now, end) : 0;
+      for (std::uint32_t i = 0; i < kept.pairs && now != 0; ++i)
+        if (kept.pair[i].distance == p.distance) holds &= same_mode(kept.pair[i].handoff, now);
+    };
+    check(pairs.back());
+    if (holds && pairs.size() > 1) check(pairs.front());
   });
-  return now == 0 || same_mode(kept.pair[0].handoff, now);
+  return holds;
 }
 
 Calibration measure_pairs(const std::vector<Pair>& pairs, std::string* why) {
