@@ -63,15 +63,15 @@ void use_copy_kinds(const Calibration& c) {
 }
 
 Patience patience_by(const Calibration& c, bool own_cores) {
-  constexpr std::uint32_t kTimes = 4, kFewest = 4, kMost = 100;
+  constexpr std::uint32_t kWakes = 16, kHandoffs = 4, kFewest = 4, kMost = 100;
   constexpr std::chrono::microseconds kLongest{1000};
   Patience p = own_cores ? Patience::with_own_cores() : Patience{};
   if (!c.known()) return p;
   const auto spin = std::chrono::duration_cast<std::chrono::microseconds>(
-      std::chrono::nanoseconds(std::uint64_t{kTimes} * c.wake));
+      std::chrono::nanoseconds(std::uint64_t{kWakes} * c.wake));
   if (own_cores) p.spin = std::clamp(spin, p.spin, kLongest);
   if (c.pause > 0) {
-    std::uint32_t ns = kTimes * c.farthest().handoff;
+    std::uint32_t ns = kHandoffs * c.farthest().handoff;
     if (c.context_switch > 0) ns = std::min(ns, c.context_switch);
     p.polls = static_cast<int>(std::clamp(ns / c.pause, kFewest, kMost));
   }

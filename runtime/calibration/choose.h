@@ -29,8 +29,8 @@ kernels::CopyKinds buffer_kinds_by(const Calibration&);
 void use_copy_kinds(const Calibration&);
 
 /// How long waiters keep their core. If each rank has a core of its own, spinning takes it from nobody: they
-/// spin four times as long as waking a sleeper takes, so that sleeping makes no wait longer by more than a
-/// quarter, but at least the built-in time, and at most a millisecond. If ranks share cores, they poll as
+/// spin 16 times as long as waking a sleeper takes, so that sleeping makes no wait longer by more than a
+/// sixteenth, but at least the built-in time, and at most a millisecond. If ranks share cores, they poll as
 /// often as fits into four hand-offs, within which a rank on another core has answered, or into a context
 /// switch, if that is shorter. The built-in values are kept if figures are missing.
 Patience patience_by(const Calibration&, bool own_cores);

@@ -9,6 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <climits>
 #include <utility>
 
@@ -24,8 +26,12 @@ constexpr std::uint64_t kPausesPerClock = 32;  // a pause takes 10 to 50 ns
 constexpr long kParkNs = 1'000'000;            // one slice; bounds a missed wake-up
 
 // Factor on the spin time of waits for another host: its data arrives later than a neighbour's, and sleeping
-// on a socket costs 10 us and more.
+// on a socket costs 10 us and more. The limit is for hosts on which a wake-up takes long.
 constexpr int kFarther = 20;
+constexpr std::chrono::microseconds kFarthest{2000};
+std::chrono::microseconds spin_for(const Patience& p, bool by_engine) {
+  return by_engine ? std::max(p.spin, std::min(kFarther * p.spin, kFarthest)) : p.spin;
+}
 
 thread_local bool serves_stream = false;
 thread_local Question question;
@@ -193,6 +199,7 @@ Status Waiter::until_driven(Counter& c, std::uint64_t at_least, bool by_engine) 
   const auto start = Clock::now();
   auto next_look = start + kLookEvery;
   std::atomic_ref abort(*const_cast<std::uint32_t*>(abort_));
+  const auto spin = spin_for(patience_, by_engine);
   Busy busy(patience_.crowded);
   int yields = 0;
   for (;;) {
@@ -209,7 +216,7 @@ Status Waiter::until_driven(Counter& c, std::uint64_t at_least, bool by_engine) 
       next_look = now + kLookEvery;
     }
     const bool may = busy.may();
-    if (may && now - start < (by_engine ? kFarther * patience_.spin : patience_.spin)) {
+    if (may && now - start < spin) {
       relax();
     } else if (may && yields++ < kYields) {
       sched_yield();

@@ -100,10 +100,10 @@ TEST(Choose, WithoutFiguresWhatIsBuiltInStays) {
   EXPECT_EQ(slot_kinds_by(c), kDefaultCopyKinds);
 }
 
-TEST(ChoosePatience, WithOwnCoresFourWakesAreSpun) {
+TEST(ChoosePatience, WithOwnCoresSixteenWakesAreSpun) {
   using std::chrono::microseconds;
   Calibration c = invented_record();
-  EXPECT_EQ(patience_by(c, true).spin, microseconds(60));
+  EXPECT_EQ(patience_by(c, true).spin, microseconds(240));
   c.wake = 3'000;  // spinning takes the core from nobody, so the wait is never shorter than the built-in one
   EXPECT_EQ(patience_by(c, true).spin, microseconds(50));
   c.wake = 9'000'000;
