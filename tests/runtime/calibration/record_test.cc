@@ -126,6 +126,18 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   EXPECT_LE(without_absurd(c).pairs, static_cast<std::uint32_t>(kDistances));
 }
 
+/// Earlier versions measured stores to 64 KiB alone.
+TEST(Record, OlderFilesHaveStoresOfOneSize) {
+  const auto old = parse_calibration(
+      R"({"ouro_calibration": 1, "pairs": [{"distance": "cache", "handoff_ns": 50, "stores": [6400, 1600]}]})");
+  ASSERT_TRUE(old.ok()) << old.status().message();
+  const PairCosts& pair = old->pair[0];
+  EXPECT_EQ(pair.stores[0], (AccessCost{400, 100}));
+  EXPECT_EQ(pair.stores[1], (AccessCost{3200, 800}));
+  EXPECT_EQ(pair.stores[2], (AccessCost{12'800, 3200}));
+  EXPECT_FALSE(pair.loads[0].known());
+}
+
 TEST(Record, WhatIsNoneIsRefusedWithThePlace) {
   const auto pair = [](const std::string& rest) {
     return R"({"ouro_calibration": 1, "pairs": [{"distance": "cache", )" + rest + "}]}";
