@@ -198,6 +198,7 @@ Calibration without_absurd(const Calibration& measured) {
   if (sane_caches(measured.caches)) out.caches = measured.caches;
   for (std::uint32_t i = 0; i < std::min<std::uint32_t>(measured.pairs, kDistances); ++i) {
     if (!sane_handoff(measured.pair[i].handoff) || measured.pair[i].distance > Distance::machine) continue;
+    if (out.pairs > 0 && measured.pair[i].distance <= out.pair[out.pairs - 1].distance) continue;
     PairCosts& p = out.pair[out.pairs++] = measured.pair[i];
     if (p.cpus[0] < 0 || p.cpus[1] < 0) p.cpus[0] = p.cpus[1] = 0;
     if (!sane_time(p.large.write, kLargeBytes) || !sane_time(p.large.read, kLargeBytes)) p.large = {};

@@ -99,7 +99,7 @@ struct Calibration {
 };
 
 /// Replaces impossible figures (from an interrupted measurement or a damaged file) by "not known", and drops
-/// pairs without a hand-off.
+/// pairs without a hand-off, or not beyond the pair before.
 Calibration without_absurd(const Calibration&);
 
 /// {"ouro_calibration": 1, "key", "pairs": [{"distance", "cpus": [a, b], "handoff_ns", "copies":

@@ -159,7 +159,7 @@ TEST(Adapting, EachOfSeveralHostsByItself) {
   ::setenv("TEST_HOSTS", "2", 1);
   const auto outcome = test::run(test::Mode::processes, 4, [](Context& c) -> std::string {
     rt::Calibration before = rt::too_fast();
-    before.wake = 100'000;
+    before.wake = 25'000;
     OURO_RANK_OK(TestAccess::adapt(*c.world().impl(), before, [](int) { return rt::as_near_cores(); }));
     if (!c.impl()->cores().enough_here()) return kBusy;
     OURO_RANK_OK(barrier(c.world()));  // takes the first ticket

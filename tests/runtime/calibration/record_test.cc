@@ -122,6 +122,9 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
   EXPECT_FALSE(sane.pair[0].loads[2].known());
   EXPECT_EQ(sane.pair[0].pull[1], c.pair[0].pull[1]);
   EXPECT_EQ(sane.context_switch + sane.wake + sane.pause + sane.cache_kib + sane.caches, 0u);
+  c = invented_record();
+  c.pair[1].distance = c.pair[0].distance;
+  EXPECT_EQ(without_absurd(c).pairs, 1u) << "the second is not beyond the first";
   c.pairs = 4'000'000'000u;  // as on a page that somebody has overwritten
   EXPECT_LE(without_absurd(c).pairs, static_cast<std::uint32_t>(kDistances));
 }

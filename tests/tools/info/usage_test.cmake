@@ -23,7 +23,7 @@ file(WRITE ${record} [[{"ouro_calibration": 1, "key": "invented", "pairs": [{"di
   "copies": [{"bytes": 65536, "stream": [3000, 4500], "pull": 6000}]}], "context_switch_ns": 1500, "wake_ns": 30000, "pause_ns": 11,
   "cache_kib": 4096}]])
 set(ENV{OURO_CALIBRATION} ${record})
-expect(0 "pinned: [^\n]*calibration.json.*of +invented.*1500 ns.*30000 ns.*11 ns a pause.*spin 120 us.*look 28 times.*past caches[^\n]*4 MiB[^\n]*8 MiB[^\n]*32 MiB.*same node +77 ns.*64 KiB[^\n]*3.00 . 4.50[^\n]*6.00" --calibration)
+expect(0 "pinned: [^\n]*calibration.json.*of +invented.*1500 ns.*30000 ns.*11 ns a pause.*spin 480 us.*look 28 times.*past caches[^\n]*4 MiB[^\n]*8 MiB[^\n]*32 MiB.*same node +77 ns.*64 KiB[^\n]*3.00 . 4.50[^\n]*6.00" --calibration)
 expect(0 "\"handoff_ns\": 77.*\"context_switch_ns\": 1500" --calibration --json)
 file(REMOVE ${record})
 unset(ENV{OURO_CALIBRATION})
