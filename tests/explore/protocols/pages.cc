@@ -238,7 +238,7 @@ void add_pages(std::vector<Protocol>* all) {
   all->push_back({"pages.revisions", "records that the first member proposes and both take (propose, look)",
                   new Revisions(2), false, unheard});
   // With three members, about one random execution in 800,000 finds each of these.
-  unheard[2].seed = 1, unheard[4].seed = 5;
+  unheard[2].seed = 7, unheard[4].seed = 5;
   all->push_back({"pages.revisions_three", "the same of three members", new Revisions(3), false, unheard});
   all->push_back({"pages.errors",
                   "an error that one member publishes and another adopts (FailureDetector, OwnRecords)",
