@@ -20,7 +20,7 @@ probe() {
 }
 ask() { # NAME TEXT [SUFFIX]
   local log=probe-$1${3:-} code=0 answer
-  attempt "$log" 15 "$here/bin/gpu_probe" "$1" || code=$?
+  attempt "$log" "$([[ $quick == yes ]] && echo 6 || echo 15)" "$here/bin/gpu_probe" "$1" || code=$?
   out_of_time $code "probe: $2" && return
   answer=$(tail -1 "$out/logs/$log.log" | tr '|' '/' | cut -c1-120)
   ((code != 124 && code != 137)) || answer="no: the driver did not come back"
@@ -99,7 +99,7 @@ unit_tests() {
     [[ -x $file ]] || { not_run "tests" "none in the bundle"; return; }
     name=$(basename "$file")
     [[ $name != test_nccl_gpu || -z $no_runtime ]] || { not_run "$name" "$no_runtime"; continue; }
-    if ((SECONDS > TEST_UNTIL)); then not_run "$name" "no time left"; continue; fi
+    if ((SECONDS > $(test_until))); then not_run "$name" "no time left"; continue; fi
     code=0 hangs=''
     all_tests_of "$name" "$file" || code=$?
     out_of_time $code "$name" && continue

@@ -54,6 +54,13 @@ def device_backend():
     return name
 
 
+def is_newer():
+    """True from PyTorch 2.15 on, with which the tests were written: older versions have monitored_barrier for gloo only."""
+    import torch
+
+    return tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 15)
+
+
 def arguments():
     """(rank, ranks, store, further arguments) in a rank; None in the test itself."""
     if len(sys.argv) < 2 or sys.argv[1] != "--rank":

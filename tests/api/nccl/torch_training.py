@@ -1,6 +1,7 @@
 # Training with unmodified PyTorch over NCCL, on emulated devices: steps with DistributedDataParallel and with FSDP2
 # (fully_shard) give the same losses and parameters as the same steps over gloo on the host. Usage:
 # torch_training.py RUNTIME DRIVER LIBRARY RANKS DEVICES [VARIABLE=VALUE]...
+import os
 import re
 import sys
 
@@ -28,7 +29,9 @@ rank, size, store, _ = in_rank
 carrier = torch_ranks.device_backend()
 device = torch.device("cuda", rank % torch.cuda.device_count())
 torch.cuda.set_device(device)
-kept, replaced = torch_arithmetic.install()
+emulated = "OURO_FAKE_GPUS" in os.environ
+if emulated:
+    kept, replaced = torch_arithmetic.install()
 dist.init_process_group(f"cpu:gloo,cuda:{carrier}", init_method=f"file://{store}/store", rank=rank, world_size=size)
 def compare(name, on_host, on_device, tolerance):
     (losses, parameters), (mine, my_parameters) = on_host, on_device
@@ -65,15 +68,16 @@ def objects():
     dist.broadcast_object_list(first, 0, device=device)
     assert [o["rank"] for o in all_of] == list(range(size)) and [len(o["text"]) for o in all_of] == [1000 * r for r in range(size)]
     assert first == [{"rank": 0, "text": ""}], first
-    dist.monitored_barrier()
+    if torch_ranks.is_newer():
+        dist.monitored_barrier()
 
 
-# Sums of more than two terms are associated differently.
-host, exact = torch.device("cpu"), 1e-6
+# Sums of more than two terms are associated differently, and the kernels of a GPU associate theirs in another way.
+host, exact, sharded = torch.device("cpu"), 1e-6 if emulated else 1e-4, 1e-5 if emulated else 1e-3
 objects()
 compare("DDP", ddp(host), ddp(device), exact)
 compare("DDP, gradients as views", ddp(host, gradient_as_bucket_view=True), ddp(device, gradient_as_bucket_view=True), exact)
 full, half = MixedPrecisionPolicy(), MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-compare("FSDP2", fsdp(host, full), fsdp(device, full), 1e-5)
+compare("FSDP2", fsdp(host, full), fsdp(device, full), sharded)
 compare("FSDP2 in bfloat16", fsdp(host, half), fsdp(device, half), 1e-2)
 dist.destroy_process_group()

@@ -27,12 +27,26 @@ def _creator(name):
     return create
 
 
+def _copied(options):
+    """How copy.deepcopy copies the options of a group: split_group, and so DeviceMesh, does that before PyTorch 2.15."""
+    return _options, (type(options), options.backend, options._timeout, options.group_name, options.global_ranks_in_group)
+
+
+def _options(kind, backend, timeout, name, ranks):
+    made = kind(backend, timeout)
+    made.group_name, made.global_ranks_in_group = name, ranks
+    return made
+
+
 def register():
     """Registers the backend, and the names in OURO_TORCH_AS. Idempotent."""
+    import copyreg
+
     import torch.distributed as dist
 
     if not dist.is_available():
         return
+    copyreg.pickle(dist._Backend.Options, _copied)  # of this very class: those of PyTorch's own backends are derived from it
     if "OURO" not in dist.Backend._plugins:
         dist.Backend.register_backend("ouro", _creator("ouro"), extended_api=True, devices=["cpu", "cuda"])
     for name in filter(None, os.environ.get("OURO_TORCH_AS", "").split(",")):
