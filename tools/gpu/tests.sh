@@ -82,12 +82,20 @@ all_tests_of() { # NAME FILE
     not+=$(sed -n 's/^\[ RUN      \] \([^ ]*\).*/:\1/p' "$out/logs/$log.log" | tr -d '\n')
     examine "$name" "$file" "$one"
   done
-  for one in "${own[@]}"; do
-    log=$name-own-$((++part)) code=0
-    attempt "$log" 30 "$file" --gtest_filter="$one" || code=$?
-    cat "$out/logs/$log.log" >>"$out/logs/$name.log"
-    ((code == 0)) || worst=$code
-    ((code != 124 && code != 137)) || examine "$name" "$file" "$one"
+  local at_once=4 tests=() running=() i
+  [[ -z ${OURO_FAKE_GPUS:-} ]] || at_once=1  # some processors, not a device
+  while ((${#own[@]} > 0)); do
+    tests=("${own[@]:0:at_once}") own=("${own[@]:at_once}") running=()
+    for i in "${!tests[@]}"; do
+      attempt "$name-own-$((part + 1 + i))" 30 "$file" --gtest_filter="${tests[i]}" & running+=($!)
+    done
+    for i in "${!tests[@]}"; do
+      log=$name-own-$((++part)) code=0
+      wait "${running[i]}" || code=$?
+      cat "$out/logs/$log.log" >>"$out/logs/$name.log"
+      ((code == 0)) || worst=$code
+      ((code != 124 && code != 137)) || examine "$name" "$file" "${tests[i]}"
+    done
   done
   return $worst
 }

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "runtime/core/per_process.h"
 
@@ -17,13 +18,16 @@ constinit PerProcess<Known> g_known;
 
 }  // namespace
 
-std::shared_ptr<FanIn> FanIn::of(const GpuWords& words, int ranks) {
+Result<std::shared_ptr<FanIn>> FanIn::of(const GpuWords& words, int ranks, int device) {
   Known& known = *g_known;
   std::lock_guard lock(known.mutex);
   std::erase_if(known.groups, [](const auto& group) { return group.second.expired(); });
   std::weak_ptr<FanIn>& of_group = known.groups[words.identity()];
   auto shared = of_group.lock();
-  if (!shared) of_group = shared = std::make_shared<FanIn>(ranks);
+  if (!shared) {
+    OURO_ASSIGN(auto launches, GpuStream::create(device, 1));
+    of_group = shared = std::make_shared<FanIn>(ranks, std::move(launches));
+  }
   return shared;
 }
 

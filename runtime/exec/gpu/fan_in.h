@@ -1,8 +1,9 @@
-// Events by which the streams of ranks that are threads of one process tell the leader's stream that they
-// have come to an operation. Used by the leader's path.
+// What ranks that are threads of one process share on the leader's path: events by which their streams tell
+// the leader's that they have come to an operation, and the stream in which it launches.
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/device/gpu.h"
@@ -17,9 +18,14 @@ namespace ouro::rt {
 /// another.
 class FanIn {
  public:
-  /// The one of a group: its ranks share it. Each of them holds the words as long as this.
-  static std::shared_ptr<FanIn> of(const GpuWords&, int ranks);
-  explicit FanIn(int ranks) : events_(static_cast<std::size_t>(ranks * GpuWords::kArrivals)) {}
+  /// The one of a group, whose ranks share it and `device`. Each of them holds the words as long as this.
+  static Result<std::shared_ptr<FanIn>> of(const GpuWords&, int ranks, int device);
+  FanIn(int ranks, std::shared_ptr<GpuStream> launches)
+      : events_(static_cast<std::size_t>(ranks * GpuWords::kArrivals)), launches_(std::move(launches)) {}
+
+  /// Where whoever leads launches, of high priority. One is enough, as the operations of a group follow each
+  /// other, and a stream for each rank would take a hardware queue from the user's.
+  const std::shared_ptr<GpuStream>& launches() const { return launches_; }
 
   /// Marks that a rank's stream has come to operation `op`. Before the rank counts itself in, and once there
   /// is room for its record (GpuArrivals::await_room): then nobody waits for the event's last mark any more.
@@ -33,6 +39,7 @@ class FanIn {
     return rank * GpuWords::kArrivals + static_cast<std::size_t>(op % GpuWords::kArrivals);
   }
   std::vector<std::shared_ptr<PooledEvent>> events_;  // of each rank in turn; each is made by its rank
+  const std::shared_ptr<GpuStream> launches_;
 };
 
 }  // namespace ouro::rt

@@ -20,12 +20,12 @@ constexpr const char* kDetector = "gpu arrival record";
 bool pairs_are_told(const Operation& op, int n) {
   return op.uneven && op.collective == Collective::all_to_all && n <= GpuArrival::kPairs;
 }
-/// The second stream to set words with: one for all ranks of a process on a device, which use it only if
-/// their first is held up, as a stream more of each rank would take a hardware queue from others.
-struct Spare {
+/// The streams to set words with: two for all ranks of a process on a device, since streams of each rank
+/// would take hardware queues from the user's. The second is used while the first is held up.
+struct Setters {
   std::mutex mutex;
-  std::map<int, std::weak_ptr<GpuStream>> streams;  // by device
-  /// Of groups that have gone while a pass was in their second stream: what that pass writes to.
+  std::map<std::pair<int, int>, std::weak_ptr<GpuStream>> streams;  // by device and priority
+  /// Of groups that have gone while a pass was in a stream: what that pass writes to.
   struct Left {
     std::shared_ptr<GpuStream> stream;
     std::vector<std::shared_ptr<void>> memory;
@@ -37,22 +37,28 @@ bool idle(const GpuStream& stream) {
   const auto ended = gpu::gpu().query(stream.get());
   return !ended.ok() || *ended;
 }
-constinit PerProcess<Spare> g_spare;
-Result<std::shared_ptr<GpuStream>> spare_stream(int device) {
-  Spare& spare = *g_spare;
-  std::vector<Spare::Left> gone;  // goes without the lock
-  std::lock_guard lock(spare.mutex);
-  for (auto it = spare.left.begin(); it != spare.left.end();)
+constinit PerProcess<Setters> g_setters;
+Result<std::shared_ptr<GpuStream>> setter_stream(int device, int priority) {
+  Setters& setters = *g_setters;
+  std::vector<Setters::Left> gone;  // goes without the lock
+  std::lock_guard lock(setters.mutex);
+  for (auto it = setters.left.begin(); it != setters.left.end();)
     if (idle(*it->stream))
-      gone.push_back(std::move(*it)), it = spare.left.erase(it);
+      gone.push_back(std::move(*it)), it = setters.left.erase(it);
     else
       ++it;
-  auto stream = spare.streams[device].lock();
+  auto stream = setters.streams[{device, priority}].lock();
   if (!stream) {
-    OURO_ASSIGN(stream, GpuStream::create(device, 0));
-    spare.streams[device] = stream;
+    OURO_ASSIGN(stream, GpuStream::create(device, priority));
+    setters.streams[{device, priority}] = stream;
   }
   return stream;
+}
+/// Keeps what a stream may still write to, until it has.
+void leave(const std::shared_ptr<GpuStream>& stream, std::vector<std::shared_ptr<void>> memory) {
+  if (!stream || idle(*stream)) return;
+  std::lock_guard lock(g_setters->mutex);
+  g_setters->left.push_back({stream, std::move(memory)});
 }
 std::uint64_t block_key(const GpuTeam& team, int owner) {
   return team.key ^ (kStopOf + static_cast<std::uint64_t>(owner));
@@ -67,11 +73,9 @@ Result<DeviceMemory::BlockAt> block(GpuTeam& team, int owner) {
 }  // namespace
 
 GpuArrivals::~GpuArrivals() {
-  if (setter_ && !idle(*setter_->second)) {  // its other stream is this rank's own, which waits as it goes
-    Spare& spare = *g_spare;
-    std::lock_guard lock(spare.mutex);
-    spare.left.push_back({setter_->second, std::move(setter_->memory)});
-  }
+  const auto written = setter_ ? setter_->memory : std::vector<std::shared_ptr<void>>{stop_memory_};
+  leave(stop_stream_, written);
+  if (setter_) leave(setter_->second, written);
   if (words_ && team_.rank == 0) team_.context.host_memory().drop_segment(team_.key ^ kWordsOf);
   team_.context.device_memory().drop_block(block_key(team_, team_.rank));  // others may have asked for it
 }
@@ -87,7 +91,7 @@ Status GpuArrivals::open() {
   if (!words.ok()) return words.status();
   auto stop = block(team_, 0);
   if (!stop.ok()) return stop.status();
-  auto stream = GpuStream::create(team_.device, 1);
+  auto stream = setter_stream(team_.device, 1);
   if (!stream.ok()) return stream.status();
   std::lock_guard lock(mutex_);
   stop_stream_ = std::move(*stream);
@@ -116,7 +120,7 @@ Status GpuArrivals::open_words() {
     setter->memory.push_back(at.keep);
   }
   setter->first = stop_stream_;
-  OURO_ASSIGN(setter->second, spare_stream(team_.device));
+  OURO_ASSIGN(setter->second, setter_stream(team_.device, 0));
   words_->put_on_devices(std::move(blocks), !team_.one_gpu);
   for (std::uint32_t value : {0u, 1u}) {
     std::vector<gpu::MemOp>& writes = setter->writes[value];

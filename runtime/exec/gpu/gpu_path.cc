@@ -69,8 +69,9 @@ flow::Algorithm copies_algorithm(Collective c) {
 std::string_view name(GpuPath p) { return kPathNames[static_cast<std::size_t>(p)]; }
 
 bool crowded(const Context& context, int w) {
-  constexpr std::uint32_t kOfARank =
-      4;  // its stream, those for its launches and for failures, one of the user's
+  // Its stream, two of the user's, and its share of the group's for launches and of the process's for
+  // failures.
+  constexpr std::uint32_t kOfARank = 4;
   const GpuRecord& mine = context.members().page(w).gpu;
   std::uint32_t ranks = 0;
   for (int v = 0; v < context.size(); ++v) {

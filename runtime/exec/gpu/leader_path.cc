@@ -121,11 +121,15 @@ Status LeaderPath::follow(const LeaderWords& words, GpuStream& stream) {
   return enqueue(before_, stream.get());
 }
 
-Status LeaderPath::prepare() { return team_.shares_process ? launches_.prepare() : Status(); }
+Status LeaderPath::prepare() {
+  if (!team_.shares_process) return {};
+  return launches_.prepare(fan_in_ ? fan_in_->launches() : nullptr);
+}
 
 Status LeaderPath::open_words() {
   OURO_TRY(arrivals_.open_words());
-  if (team_.shares_process && !team_.abroad && !fan_in_) fan_in_ = FanIn::of(*arrivals_.words(), team_.size);
+  if (!team_.shares_process || team_.abroad || fan_in_) return {};
+  OURO_ASSIGN(fan_in_, FanIn::of(*arrivals_.words(), team_.size, team_.device));
   return {};
 }
 

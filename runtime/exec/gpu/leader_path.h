@@ -67,7 +67,7 @@ class LeaderPath {
   std::vector<StandIn> outgrown_;
   std::vector<gpu::MemOp> before_, after_;  // of the call at hand; no memory is taken once it is announced
   std::shared_ptr<FanIn> fan_in_;           // where all ranks share a process
-  SideStream launches_{team_.device, 1};    // where ranks that share a process launch
+  SideStream launches_{team_.device, 1};  // where ranks that share a process launch; the stream is fan_in_'s
 };
 
 }  // namespace ouro::rt

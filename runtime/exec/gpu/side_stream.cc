@@ -1,13 +1,18 @@
 // See side_stream.h.
 #include "runtime/exec/gpu/side_stream.h"
 
+#include <utility>
+
 #include "runtime/exec/gpu/gpu_team.h"
 
 namespace ouro::rt {
 
-Status SideStream::prepare() {
+Status SideStream::prepare(std::shared_ptr<GpuStream> shared) {
   if (prepared()) return {};
-  OURO_ASSIGN(eager_, GpuStream::create(device_, priority_));
+  eager_ = std::move(shared);
+  if (!eager_) {
+    OURO_ASSIGN(eager_, GpuStream::create(device_, priority_));
+  }
   OURO_ASSIGN(forks_, PooledEvent::take(device_));
   OURO_ASSIGN(joins_, PooledEvent::take(device_));
   return {};

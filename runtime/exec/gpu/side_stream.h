@@ -13,9 +13,9 @@ namespace ouro::rt {
 class SideStream {
  public:
   SideStream(int device, int priority) : device_(device), priority_(priority) {}
-  /// Makes the stream outside captures and the events, once. Before other ranks wait for this one: a driver
-  /// may wait for all work of the process.
-  Status prepare();
+  /// Makes the stream outside captures, or takes `shared` for it, and the events, once. Before other ranks
+  /// wait for this one: a driver may wait for all work of the process.
+  Status prepare(std::shared_ptr<GpuStream> shared = nullptr);
   bool prepared() const { return joins_ != nullptr; }
   /// The one for work of `stream`; it is made for the first capture, and for those that overlap.
   Result<gpu::Stream> beside(const gpu::Stream& stream, bool capturing);

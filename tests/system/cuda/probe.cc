@@ -145,6 +145,44 @@ Result<Answer> waiting_streams(Gpu& g, int device, milliseconds patience) {
                 fmt::format("{}{} streams can wait", waiting == kMost ? "at least " : "", waiting)};
 }
 
+/// Whether what is enqueued on a new stream ends while others wait.
+Result<bool> new_stream_works(Gpu& g, int device, int priority, const Gate& passed, milliseconds patience) {
+  OURO_ASSIGN(const Stream s, g.create_stream(device, priority));
+  const MemOp write = passed.write(1);
+  OURO_TRY(g.enqueue({&write, 1}, s));
+  OURO_ASSIGN(const bool ended, ends(g, s, std::min(patience, milliseconds(200))));
+  if (ended) OURO_TRY(g.destroy_stream(s));
+  return ended;
+}
+
+/// Whether streams of high priority have hardware queues of their own, which waits of others do not fill.
+Result<Answer> queues_of_priorities(Gpu& g, int device, milliseconds patience) {
+  constexpr int kMost = 64;
+  OURO_ASSIGN(const Properties p, g.properties(device));
+  OURO_ASSIGN(const auto gate, Gate::make(g));
+  OURO_ASSIGN(const auto passed, Gate::make(g));
+  for (int waiting = 0; waiting < kMost; ++waiting) OURO_TRY(held(g, device, *gate).status());
+  for (int k = 0; k < 4; ++k) {
+    OURO_ASSIGN(const bool works, new_stream_works(g, device, p.high_priority, *passed, patience));
+    if (!works) return Answer{false, fmt::format("no: stream {} of high priority is held up", k + 1)};
+  }
+  return Answer{true, fmt::format("yes, beside {} streams that wait", kMost)};
+}
+
+/// Whether a new stream takes a free hardware queue, however many streams have come and gone.
+Result<Answer> queues_of_new_streams(Gpu& g, int device, milliseconds patience) {
+  constexpr int kWaiting = 8, kTimes = 100;
+  OURO_ASSIGN(const auto gate, Gate::make(g));
+  OURO_ASSIGN(const auto passed, Gate::make(g));
+  for (int waiting = 0; waiting < kWaiting; ++waiting) OURO_TRY(held(g, device, *gate).status());
+  for (int k = 0; k < kTimes; ++k) {
+    OURO_ASSIGN(const bool works, new_stream_works(g, device, 0, *passed, patience));
+    if (!works)
+      return Answer{false, fmt::format("no: new stream {} shares the queue of one that waits", k + 1)};
+  }
+  return Answer{true, fmt::format("yes, {} new streams in turn beside {} that wait", kTimes, kWaiting)};
+}
+
 /// Whether kernels of two ranks that wait for each other run at the same time.
 Result<Answer> spinning_kernels(Gpu& g, int device, milliseconds patience) {
   OURO_ASSIGN(const ResidentLayout layout, resident_layout({.ranks = 2, .channels = 1}));
@@ -273,6 +311,8 @@ constexpr Question kQuestions[] = {
     {"loaded-launch", "a loaded kernel runs beside a stream that waits", &loaded_launch},
     {"first-launch", "a kernel that was not loaded does, too", &first_launch},
     {"waiting-streams", "streams that can wait before another is held up", &waiting_streams},
+    {"queues-of-priorities", "streams of high priority have queues of their own", &queues_of_priorities},
+    {"queues-of-new-streams", "a new stream takes a free queue", &queues_of_new_streams},
     {"spinning-kernels", "kernels of two ranks run at the same time", &spinning_kernels},
     {"captured-words", "words serve each replay of a graph", &captured_words},
     {"allocation", "memory is allocated beside a stream that waits", &allocation},

@@ -41,10 +41,9 @@ TEST_P(Probe, TellsAKindDeviceFromAHarshOne) {
 }
 
 const Case kCases[] = {
-    {"first-launch", {.lazy_loading = true}},
-    {"waiting-streams", {.connections = 2}},
-    {"allocation", {.allocation_waits = true}},
-    {"pinning", {.allocation_waits = true}},
+    {"first-launch", {.lazy_loading = true}},      {"waiting-streams", {.connections = 2}},
+    {"queues-of-priorities", {.connections = 32}}, {"queues-of-new-streams", {.connections = 32}},
+    {"allocation", {.allocation_waits = true}},    {"pinning", {.allocation_waits = true}},
 };
 INSTANTIATE_TEST_SUITE_P(All, Probe, testing::ValuesIn(kCases), [](const auto& info) {
   std::string name = info.param.name;
