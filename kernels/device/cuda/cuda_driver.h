@@ -4,6 +4,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <limits>
 #include <string>
 
 #include "runtime/core/status.h"
@@ -80,7 +81,7 @@ inline CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>
 
 inline constexpr int kMaxDevices = 256;
 /// For what belongs to no device: the one that the thread has current, else the one that was used last.
-inline constexpr int kAnyDevice = -1;
+inline constexpr int kAnyDevice = std::numeric_limits<int>::min();
 
 /// Makes a device current in this thread for as long as it lives. By pushing its context, not by
 /// cudaSetDevice: going back by that would make a context on the device that was current, also where the

@@ -29,7 +29,7 @@ class LeaderPath {
   /// Makes what operations may need whose buffers are parts of these, of at most `bytes`; nullptr: of none.
   /// So they make nothing between waits of the caller's.
   Status make_ready(const void* in, const void* out, std::size_t bytes);
-  /// A group of one rank: the kernel over its own buffers.
+  /// A group of one rank: a copy, or the kernel over its own buffers.
   Status run_alone(const Plan&, GpuStream&);
 
  private:

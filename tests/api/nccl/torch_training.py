@@ -73,11 +73,12 @@ def objects():
 
 
 # Sums of more than two terms are associated differently, and the kernels of a GPU associate theirs in another way.
-host, exact, sharded = torch.device("cpu"), 1e-6 if emulated else 1e-4, 1e-5 if emulated else 1e-3
+host = torch.device("cpu")
+exact, sharded, rounded = (1e-6, 1e-5, 1e-2) if emulated else (1e-4, 1e-3, 1e-1)
 objects()
 compare("DDP", ddp(host), ddp(device), exact)
 compare("DDP, gradients as views", ddp(host, gradient_as_bucket_view=True), ddp(device, gradient_as_bucket_view=True), exact)
 full, half = MixedPrecisionPolicy(), MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 compare("FSDP2", fsdp(host, full), fsdp(device, full), sharded)
-compare("FSDP2 in bfloat16", fsdp(host, half), fsdp(device, half), 1e-2)
+compare("FSDP2 in bfloat16", fsdp(host, half), fsdp(device, half), rounded)
 dist.destroy_process_group()

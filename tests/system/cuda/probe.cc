@@ -157,7 +157,7 @@ Result<bool> new_stream_works(Gpu& g, int device, int priority, const Gate& pass
 
 /// Whether streams of high priority have hardware queues of their own, which waits of others do not fill.
 Result<Answer> queues_of_priorities(Gpu& g, int device, milliseconds patience) {
-  constexpr int kMost = 64;
+  constexpr int kMost = 32;  // as many as there are queues
   OURO_ASSIGN(const Properties p, g.properties(device));
   OURO_ASSIGN(const auto gate, Gate::make(g));
   OURO_ASSIGN(const auto passed, Gate::make(g));
@@ -183,42 +183,97 @@ Result<Answer> queues_of_new_streams(Gpu& g, int device, milliseconds patience) 
   return Answer{true, fmt::format("yes, {} new streams in turn beside {} that wait", kTimes, kWaiting)};
 }
 
-/// Whether kernels of two ranks that wait for each other run at the same time.
-Result<Answer> spinning_kernels(Gpu& g, int device, milliseconds patience) {
-  OURO_ASSIGN(const ResidentLayout layout, resident_layout({.ranks = 2, .channels = 1}));
-  OURO_ASSIGN(void* const words, g.alloc_pinned(4096));
-  std::memset(words, 0, 4096);
+/// Kernels of two ranks that wait for each other in a barrier, each on a stream of its own.
+struct Spinners {
   ResidentArgs args;
-  args.collective = Collective::barrier;
-  args.algorithm = flow::Algorithm::direct;
-  args.dtype = DType::u8;
-  args.one_device = true;
-  args.layout = layout;
-  args.deadline_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(patience).count());
-  args.abort = static_cast<const std::uint32_t*>(words);
-  auto* const errors = reinterpret_cast<ResidentError*>(static_cast<std::byte*>(words) + 128);
+  ResidentError* errors = nullptr;
+  std::uint32_t* abort = nullptr;
   Stream streams[2];
-  OURO_ASSIGN(const Properties p, g.properties(device));
-  for (int r = 0; r < 2; ++r) {
-    OURO_ASSIGN(streams[r], g.create_stream(device, p.high_priority));
-    OURO_ASSIGN(void* const arena, g.alloc(device, layout.bytes()));
-    OURO_TRY(g.set(arena, 0, layout.bytes(), streams[r]));
-    OURO_TRY(g.synchronize(streams[r]));
-    args.arena[r] = static_cast<std::byte*>(arena);
+
+  Status make(Gpu& g, int device, milliseconds deadline) {
+    OURO_ASSIGN(const ResidentLayout layout, resident_layout({.ranks = 2, .channels = 1}));
+    OURO_ASSIGN(void* const words, g.alloc_pinned(4096));
+    std::memset(words, 0, 4096);
+    abort = static_cast<std::uint32_t*>(words);
+    errors = reinterpret_cast<ResidentError*>(static_cast<std::byte*>(words) + 128);
+    args.collective = Collective::barrier;
+    args.algorithm = flow::Algorithm::direct;
+    args.dtype = DType::u8;
+    args.one_device = true;
+    args.layout = layout;
+    args.deadline_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(deadline).count());
+    args.abort = abort;
+    OURO_ASSIGN(const Properties p, g.properties(device));
+    for (int r = 0; r < 2; ++r) {
+      OURO_ASSIGN(streams[r], g.create_stream(device, p.high_priority));
+      OURO_ASSIGN(void* const arena, g.alloc(device, layout.bytes()));
+      OURO_TRY(g.set(arena, 0, layout.bytes(), streams[r]));
+      OURO_TRY(g.synchronize(streams[r]));
+      args.arena[r] = static_cast<std::byte*>(arena);
+    }
+    return {};
   }
-  const auto begin = Clock::now();
-  for (int r = 0; r < 2; ++r) {
+  Status launch(Gpu& g, int r) {
     args.rank = r;
     args.error = errors + r;
     OURO_ASSIGN(const Launch l, resident(args));
-    OURO_TRY(g.launch(*l.kernel, l.shape, &args, streams[r]));
+    return g.launch(*l.kernel, l.shape, &args, streams[r]);
   }
+};
+
+/// Whether kernels of two ranks that wait for each other run at the same time.
+Result<Answer> spinning_kernels(Gpu& g, int device, milliseconds patience) {
+  Spinners both;
+  OURO_TRY(both.make(g, device, patience));
+  const auto begin = Clock::now();
+  for (int r = 0; r < 2; ++r) OURO_TRY(both.launch(g, r));
   bool together = true;
   for (int r = 0; r < 2; ++r) {
-    OURO_ASSIGN(const bool ended, ends(g, streams[r], 2 * patience));
-    together &= ended && std::atomic_ref(errors[r].fault).load() == ResidentFault::none;
+    OURO_ASSIGN(const bool ended, ends(g, both.streams[r], 2 * patience));
+    together &= ended && std::atomic_ref(both.errors[r].fault).load() == ResidentFault::none;
   }
   return within(together, begin, patience);
+}
+
+/// Whether the call returns while the kernel of a rank waits for another rank.
+Result<Answer> beside_a_kernel(Gpu& g, int device, milliseconds patience, auto&& call) {
+  Spinners one;
+  OURO_TRY(one.make(g, device, 4 * patience));
+  OURO_TRY(one.launch(g, 0));
+  std::this_thread::sleep_for(milliseconds(10));  // it has begun
+  const auto begin = Clock::now();
+  auto called = std::async(std::launch::async, call);
+  const Answer answer = within(called.wait_for(patience) == std::future_status::ready, begin, patience);
+  std::atomic_ref(*one.abort).store(1, std::memory_order_release);
+  OURO_TRY(called.get());
+  OURO_ASSIGN(const bool ended, ends(g, one.streams[0], 8 * patience));
+  return ended ? answer : Answer{false, "no: the kernel did not end"};
+}
+Result<Answer> allocation_beside_a_kernel(Gpu& g, int device, milliseconds patience) {
+  return beside_a_kernel(g, device, patience, [&g, device] { return g.alloc(device, 1 << 20).status(); });
+}
+Result<Answer> pinning_beside_a_kernel(Gpu& g, int device, milliseconds patience) {
+  return beside_a_kernel(g, device, patience, [&g] { return g.alloc_pinned(1 << 20).status(); });
+}
+/// Copies of `bytes` from and to memory of the host that is not pinned, several times.
+Result<Answer> pageable_copies(Gpu& g, int device, milliseconds patience, std::size_t bytes) {
+  static std::vector<std::byte> memory(1 << 20);
+  OURO_ASSIGN(void* const there, g.alloc(device, memory.size()));
+  OURO_ASSIGN(const Stream s, g.create_stream(device, 0));
+  return beside_a_kernel(g, device, patience, [&g, there, s, bytes]() -> Status {
+    for (int k = 0; k < 8; ++k) {
+      OURO_TRY(g.copy(there, memory.data(), bytes, s));
+      OURO_TRY(g.copy(memory.data(), there, bytes, s));
+      OURO_TRY(g.synchronize(s));
+    }
+    return {};
+  });
+}
+Result<Answer> small_pageable_copies(Gpu& g, int device, milliseconds patience) {
+  return pageable_copies(g, device, patience, 1000);
+}
+Result<Answer> large_pageable_copies(Gpu& g, int device, milliseconds patience) {
+  return pageable_copies(g, device, patience, 160'000);
 }
 
 /// Whether words that a graph waits for and clears work in each replay.
@@ -314,6 +369,13 @@ constexpr Question kQuestions[] = {
     {"queues-of-priorities", "streams of high priority have queues of their own", &queues_of_priorities},
     {"queues-of-new-streams", "a new stream takes a free queue", &queues_of_new_streams},
     {"spinning-kernels", "kernels of two ranks run at the same time", &spinning_kernels},
+    {"allocation-beside-a-kernel", "memory is allocated beside a kernel that waits",
+     &allocation_beside_a_kernel},
+    {"pinning-beside-a-kernel", "memory of the host is pinned beside a kernel that waits",
+     &pinning_beside_a_kernel},
+    {"small-pageable-copies", "copies of 1 KB of pageable memory end beside a kernel that waits",
+     &small_pageable_copies},
+    {"large-pageable-copies", "copies of 160 KB of pageable memory do, too", &large_pageable_copies},
     {"captured-words", "words serve each replay of a graph", &captured_words},
     {"allocation", "memory is allocated beside a stream that waits", &allocation},
     {"release", "memory is freed beside a stream that waits", &release},
