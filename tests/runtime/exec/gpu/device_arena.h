@@ -3,14 +3,11 @@
 #pragma once
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "kernels/device/fake/fake_gpu.h"
-#include "runtime/stream/gpu_stream.h"
 #include "tests/runtime/group/ranks.h"
 
 namespace ouro::test {
@@ -19,13 +16,14 @@ namespace ouro::test {
 enum class From { ouro, driver };
 inline const char* name(From f) { return f == From::ouro ? "ouro" : "driver"; }
 
-/// Memory on the GPU of a rank. Copies to and from it wait for a stream of its own. With a driver they go
-/// through pinned memory: those of pageable memory may wait for kernels of other ranks of the process.
+/// Memory on the GPU of a rank. Copies to and from it wait for a stream of its own.
 class DeviceArena {
  public:
   DeviceArena() = default;
   ~DeviceArena() {
-    if (own_) (void)gpu::gpu().free(own_).ok();
+    // A driver that frees memory waits for all work of the process, while ranks that are threads wait for
+    // each other: its memory stays.
+    if (own_ && std::getenv("OURO_FAKE_GPUS")) (void)gpu::gpu().free(own_).ok();
     if (stream_.device >= 0) (void)gpu::gpu().destroy_stream(stream_).ok();
   }
   DeviceArena(const DeviceArena&) = delete;
@@ -36,11 +34,6 @@ class DeviceArena {
     auto stream = gpu::gpu().create_stream(c.device().index, 0);
     if (!stream.ok()) return stream.status();
     stream_ = *stream;
-    if (!std::getenv("OURO_FAKE_GPUS") && !std::getenv("OURO_TEST_PAGEABLE")) {
-      auto pinned = rt::take_pinned(bytes);
-      if (!pinned.ok()) return pinned.status();
-      pinned_ = std::move(*pinned);
-    }
     if (from == From::ouro) {
       auto m = c.alloc(bytes, c.device());
       if (!m.ok()) return m.status();
@@ -56,22 +49,19 @@ class DeviceArena {
   }
   std::byte* data() const { return data_; }
   Status write(const std::vector<std::byte>& bytes) {
-    if (!bytes.empty() && pinned_) std::memcpy(pinned_.get(), bytes.data(), bytes.size());
-    OURO_TRY(gpu::gpu().copy(data_, pinned_ ? pinned_.get() : bytes.data(), bytes.size(), stream_));
+    OURO_TRY(gpu::gpu().copy(data_, bytes.data(), bytes.size(), stream_));
     return gpu::gpu().synchronize(stream_);
   }
   Result<std::vector<std::byte>> read() { return read(bytes_); }
   Result<std::vector<std::byte>> read(std::size_t many) {
     std::vector<std::byte> bytes(many);
-    OURO_TRY(gpu::gpu().copy(pinned_ ? pinned_.get() : bytes.data(), data_, many, stream_));
+    OURO_TRY(gpu::gpu().copy(bytes.data(), data_, many, stream_));
     OURO_TRY(gpu::gpu().synchronize(stream_));
-    if (many > 0 && pinned_) std::memcpy(bytes.data(), pinned_.get(), many);
     return bytes;
   }
 
  private:
   Memory memory_;
-  std::shared_ptr<void> pinned_;
   void* own_ = nullptr;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
