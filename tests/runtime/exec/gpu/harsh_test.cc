@@ -304,6 +304,29 @@ TEST_F(Harsh, FourHardwareQueuesARankSuffice) {
   expect_in_turn("leader", 2);
 }
 
+/// Every stream may take one of 32 hardware queues, and those of the users come first.
+TEST_F(Harsh, RanksThatAreThreadsShareTheStreamsOfTheLibrary) {
+  constexpr int kRanks = 8;
+  auto& fake = install({.multiprocessors = 16});
+  const ForcedPath forced("leader");
+  Watchdog watchdog;
+  auto contexts = thread_contexts(kRanks);
+  std::vector<Seat> seats(kRanks);
+  for (int r = 0; r < kRanks; ++r)
+    seats[static_cast<std::size_t>(r)].make(contexts[static_cast<std::size_t>(r)]);
+  const int before = fake.live().streams;
+  on_threads(kRanks, [&](int rank) {
+    Context& c = contexts[static_cast<std::size_t>(rank)];
+    Seat& seat = seats[static_cast<std::size_t>(rank)];
+    auto w = all_reduce(c.world(), seat.data.view(), seat.data.view(), ReduceOp::sum, seat.stream);
+    ASSERT_TRUE(w.ok()) << w.status().message();
+    EXPECT_TRUE(w->wait().ok()) << w->wait().message();
+    EXPECT_EQ(seat.data.expect(kRanks), "");
+    EXPECT_EQ(only_ran(c.world(), "leader"), "");
+  });
+  EXPECT_EQ(fake.live().streams - before, 3) << "one to launch in, two to set words after a failure";
+}
+
 /// A driver that is too old counts as none: ranks join without a GPU, and a rank that requests a GPU is
 /// told why.
 TEST_F(Harsh, ADriverThatIsTooOldIsNamed) {
