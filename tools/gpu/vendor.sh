@@ -56,7 +56,7 @@ torch_ranks() { # CARRIER PROGRAM RANKS [VARIABLE=VALUE]...
       env "$@" python3 "$program" --rank "$rank" "$ranks" "$store" & all+=($!)
     done
     for one in "${all[@]}"; do wait "$one" || worst=$?; done
-    exit $worst' ranks "$3" "$store" "$here/gpu/torch/torch_$2.py" "${variables[@]}" || code=$?
+    exit $worst' ranks "$3" "$store" "$here/gpu/ranks/torch_$2.py" "${variables[@]}" || code=$?
   rm -rf "$store"
   out_of_time $code "$name" && return
   if ((code == 0)) && ! grep -q '^SKIP' "$out/logs/$log.log"; then row "$name" 1 1 0 "$(tail -1 "$out/logs/$log.log")" "all"

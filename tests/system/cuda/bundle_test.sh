@@ -33,6 +33,8 @@ tar -C elsewhere -xzf ouro-gpu-*.tar.gz
 rm -rf "$bundle"
 check=elsewhere/${bundle}gpu-check
 expect 2 "unknown option" "$check" --nonsense
+expect 2 "no step nonsense" "$check" --only probe,nonsense
+expect 2 "60 seconds or more" "$check" --budget 5
 expect 77 "SKIP \(no CUDA device\)" env -u OURO_FAKE_GPUS CUDA_VISIBLE_DEVICES= "$check" --out none
 expect 0 "all that ran passed" env OURO_FAKE_GPUS=1 "$check" --quick --out results
 table=$(grep -c '^| ' results/gpu-status.md)  # with its head
@@ -43,6 +45,10 @@ grep -qE '^\| probe: words serve each replay of a graph \| 1 \| 1 ' results/gpu-
 grep -qE '^\| copy_kernel \| 1 \| 1 \|' results/gpu-status.md || fail "no copy was timed"
 grep -qE '^\| nvls \| 0 \| 0 .*not run: 1 GPUs with multicast objects' results/gpu-status.md || fail "nvls needs two GPUs"
 cat results/gpu-status.md
+
+expect 0 "command: gpu-check --quick --only limits" env OURO_FAKE_GPUS=1 "$check" --quick --only limits --out some
+grep -q '^| copy_kernel ' some/gpu-status.md || fail "a step that was named did not run"
+grep -q '^| probe' some/gpu-status.md && fail "a step that was not named ran"
 
 # A test that hangs is named and retried alone, and the tests after it run.
 mkdir -p mock/bin
