@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "runtime/core/fork.h"
+#include "runtime/core/per_process.h"
 #include "runtime/core/thread.h"
 
 namespace ouro::gpu {
@@ -75,6 +77,10 @@ const int g_connections = [] {
   return many >= 1 && many <= 32 ? many : 8;  // as the driver takes it
 }();
 
+/// Never destroyed: streams may outlive static objects.
+constinit MadeOnce<const Driver> g_driver;
+constinit std::atomic<unsigned> g_begun{0};  // forks() + 1 in the process that began to load the driver first
+
 /// The device that was used last: where what belongs to no device runs in a thread that has none current, so
 /// that device 0 gets no context by accident (hundreds of MiB of its memory).
 std::atomic<int> last_device{0};
@@ -106,7 +112,7 @@ Result<CUcontext> context_of(int device) {
                                         cudaGetErrorName(code), error, cudaGetErrorString(code))};
 }
 
-Driver::Driver() {
+void Driver::load() {
   const SignalsBlocked ours;
   int runtime = 0, driver = 0;
   (void)cudaRuntimeGetVersion(&runtime);
@@ -160,8 +166,17 @@ void mapping_around(CUdeviceptr p, CUdeviceptr* base, std::size_t* bytes) {
 int connections() { return g_connections; }
 
 const Driver& driver() {
-  static const Driver* one = new Driver;  // never destroyed: streams may outlive static objects
-  return *one;
+  return g_driver.get([] {
+    Driver found;
+    const unsigned mine = forks() + 1;
+    unsigned begun = 0;
+    if (g_begun.compare_exchange_strong(begun, mine, std::memory_order_relaxed) || begun == mine)
+      found.load();
+    else
+      found.version = "unknown",
+      found.why = "this process was forked while its parent loaded the CUDA driver";
+    return found;
+  });
 }
 
 Scope::Scope(int device) {

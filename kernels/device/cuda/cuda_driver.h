@@ -54,7 +54,8 @@ inline Status check(CUresult result, const char* call) {
   X(cuMulticastUnbind)
 
 /// What was found when CUDA was first asked; it never changes in a process. libcuda.so.1 is not linked, so
-/// the library loads where there is none.
+/// the library loads where there is none. A child that was forked while a thread of its parent asked has no
+/// driver: CUDA's runtime may have locks there that nobody releases.
 struct Driver {
   int devices = 0;
   std::string version;
@@ -66,7 +67,8 @@ struct Driver {
 
  private:
   friend const Driver& driver();
-  Driver();
+  Driver() = default;
+  void load();
 };
 const Driver& driver();
 /// The one mapping of cuMemMap around an address; unchanged, where there is none.
