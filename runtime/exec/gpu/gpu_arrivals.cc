@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <thread>
+#include <utility>
+#include <vector>
 
-#include "runtime/core/per_process.h"
+#include "runtime/exec/gpu/setter_streams.h"
 
 namespace ouro::rt {
 namespace {
@@ -19,46 +20,6 @@ constexpr const char* kDetector = "gpu arrival record";
 
 bool pairs_are_told(const Operation& op, int n) {
   return op.uneven && op.collective == Collective::all_to_all && n <= GpuArrival::kPairs;
-}
-/// The streams to set words with: two for all ranks of a process on a device, since streams of each rank
-/// would take hardware queues from the user's. The second is used while the first is held up.
-struct Setters {
-  std::mutex mutex;
-  std::map<std::pair<int, int>, std::weak_ptr<GpuStream>> streams;  // by device and priority
-  /// Of groups that have gone while a pass was in a stream: what that pass writes to.
-  struct Left {
-    std::shared_ptr<GpuStream> stream;
-    std::vector<std::shared_ptr<void>> memory;
-  };
-  std::vector<Left> left;
-};
-/// An error means that the device is lost: nothing runs there any more.
-bool idle(const GpuStream& stream) {
-  const auto ended = gpu::gpu().query(stream.get());
-  return !ended.ok() || *ended;
-}
-constinit PerProcess<Setters> g_setters;
-Result<std::shared_ptr<GpuStream>> setter_stream(int device, int priority) {
-  Setters& setters = *g_setters;
-  std::vector<Setters::Left> gone;  // goes without the lock
-  std::lock_guard lock(setters.mutex);
-  for (auto it = setters.left.begin(); it != setters.left.end();)
-    if (idle(*it->stream))
-      gone.push_back(std::move(*it)), it = setters.left.erase(it);
-    else
-      ++it;
-  auto stream = setters.streams[{device, priority}].lock();
-  if (!stream) {
-    OURO_ASSIGN(stream, GpuStream::create(device, priority));
-    setters.streams[{device, priority}] = stream;
-  }
-  return stream;
-}
-/// Keeps what a stream may still write to, until it has.
-void leave(const std::shared_ptr<GpuStream>& stream, std::vector<std::shared_ptr<void>> memory) {
-  if (!stream || idle(*stream)) return;
-  std::lock_guard lock(g_setters->mutex);
-  g_setters->left.push_back({stream, std::move(memory)});
 }
 std::uint64_t block_key(const GpuTeam& team, int owner) {
   return team.key ^ (kStopOf + static_cast<std::uint64_t>(owner));
@@ -74,8 +35,8 @@ Result<DeviceMemory::BlockAt> block(GpuTeam& team, int owner) {
 
 GpuArrivals::~GpuArrivals() {
   const auto written = setter_ ? setter_->memory : std::vector<std::shared_ptr<void>>{stop_memory_};
-  leave(stop_stream_, written);
-  if (setter_) leave(setter_->second, written);
+  keep_until_written(stop_stream_, written);
+  if (setter_) keep_until_written(setter_->second, written);
   if (words_ && team_.rank == 0) team_.context.host_memory().drop_segment(team_.key ^ kWordsOf);
   team_.context.device_memory().drop_block(block_key(team_, team_.rank));  // others may have asked for it
 }

@@ -6,6 +6,7 @@
 #include "runtime/core/log.h"
 #include "runtime/exec/gpu/device_receipt.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
+#include "runtime/exec/gpu/setter_streams.h"
 #include "runtime/network/control_lines.h"
 #include "runtime/network/remote_peers.h"
 #include "tests/explore/rank/rank.h"
@@ -44,7 +45,8 @@ Result<std::shared_ptr<device::Segment>> HostMemory::segment(std::uint64_t, std:
 void HostMemory::drop_segment(std::uint64_t) {}
 Result<DeviceMemory::BlockAt> DeviceMemory::block(int, std::uint64_t, std::size_t) { return BlockAt{}; }
 void DeviceMemory::drop_block(std::uint64_t) {}
-Result<std::shared_ptr<GpuStream>> GpuStream::create(int, int) { return std::shared_ptr<GpuStream>(); }
+Result<std::shared_ptr<GpuStream>> setter_stream(int, int) { return std::shared_ptr<GpuStream>(); }
+void keep_until_written(const std::shared_ptr<GpuStream>&, std::vector<std::shared_ptr<void>>) {}
 
 std::size_t GpuWords::bytes(int n) {
   return sizeof(Head) + count(n) * sizeof(std::uint32_t) +
