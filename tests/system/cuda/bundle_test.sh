@@ -50,6 +50,8 @@ expect 0 "command: gpu-check --quick --only limits" env OURO_FAKE_GPUS=1 "$check
 grep -q '^| copy_kernel ' some/gpu-status.md || fail "a step that was named did not run"
 grep -q '^| probe' some/gpu-status.md && fail "a step that was not named ran"
 
+expect 0 "all_reduce 64K, 2 threads: ran 1, passed 1, skipped 0 [0-9.]+ us \(at" env OURO_FAKE_GPUS=1 "$check" --quick --only times --out some
+
 # A test that hangs is named and retried alone, and the tests after it run.
 mkdir -p mock/bin
 cp -r "elsewhere/$bundle"{lib,gpu,gpu-check,bundle.txt} mock/
