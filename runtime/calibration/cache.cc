@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/process.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -140,7 +141,7 @@ Result<std::optional<Calibration>> CalibrationCache::load() const {
 Status CalibrationCache::store(const Calibration& c) const {
   if (file_.empty()) return {};
   OURO_ASSIGN(const Fd directory, open_directory(directory_, true));
-  const std::string text = to_json(c, key_), part = fmt::format("{}.{}", name_, ::getpid());
+  const std::string text = to_json(c, key_), part = fmt::format("{}.{:x}", name_, process_number());
   (void)::unlinkat(directory.get(), part.c_str(), 0);
   Fd fd(::openat(directory.get(), part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (fd && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&

@@ -15,6 +15,7 @@
 #include "runtime/context/remarks.h"
 #include "runtime/core/deadline.h"
 #include "runtime/core/log.h"
+#include "runtime/core/process.h"
 #include "runtime/join/local_socket.h"
 
 namespace ouro::rt {
@@ -36,6 +37,8 @@ Result<std::shared_ptr<device::Segment>> make_page(const ContextSpec& spec) {
   page->magic = kControlMagic;
   page->rank = static_cast<std::uint32_t>(spec.join.rank);
   page->pid = getpid();
+  page->process = process_number();
+  page->pid_namespace = pid_namespace();
   for (const int cpu : affinity_of(0))
     if (cpu < kMaxCpus) page->cpus[cpu / 64] |= std::uint64_t{1} << (cpu % 64);
   const Machine& mine = machine();
@@ -119,8 +122,8 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   if (!control.ok()) return control.status();
   if (spec.gpu >= 0) OURO_TRY(load_gpu(spec.gpu));  // before any rank can wait for this one
   Fd server;
-  const std::string name =
-      fmt::format("ouro/{}/{}.{}.{}", wire::hex(spec.join.job), spec.join.rank, getpid(), g_serial++);
+  const std::string name = fmt::format("ouro/{}/{}.{:x}.{}", wire::hex(spec.join.job), spec.join.rank,
+                                       process_number(), g_serial++);
   if (spec.join.world > 1) {
     auto listening = listen_local(name);
     if (!listening.ok()) return listening.status();

@@ -241,7 +241,7 @@ bool DeviceMemory::let_go_of_what_ended(int r) {
 
 Result<transport::GpuImports::At> DeviceMemory::resolve(int r, const transport::GpuRef& ref,
                                                         std::size_t bytes) {
-  if (members_.peer(r).pid == members_.self().pid)
+  if (members_.is_thread(r))
     return transport::GpuImports::At{reinterpret_cast<std::byte*>(ref.address), nullptr};
   if (ref.id == 0)
     return Status(Reason::ring_corrupt, fmt::format("rank {} posted memory that nobody can map", r));
@@ -258,7 +258,7 @@ Result<std::uint64_t> DeviceMemory::register_range(const void* p, std::size_t by
   transport::GpuExports::Reach reach;
   for (int r = 0; r < members_.size(); ++r) {
     if (r == members_.rank() || members_.is_remote(r)) continue;
-    (members_.peer(r).pid == members_.self().pid ? reach.devices : reach.processes) = true;
+    (members_.is_thread(r) ? reach.devices : reach.processes) = true;
   }
   return exports_.register_range(p, bytes, device_, reach);
 }
@@ -288,7 +288,7 @@ void DeviceMemory::let_owners_go() {
 
 void DeviceMemory::look_at_gpu() {
   const auto behind = [&](int r) {
-    return !members_.is_remote(r) && members_.peer(r).pid != members_.self().pid &&
+    return !members_.is_remote(r) && !members_.is_thread(r) &&
            members_.page(r).gpu_freed.get() != imported_[static_cast<std::size_t>(r)]->freed_seen;
   };
   bool any = false;
@@ -331,9 +331,8 @@ Status DeviceMemory::closed_by(int r, std::uint64_t id, Clock::time_point until)
   const auto maps_nothing = [&] {
     const Peer& peer = members_.peer(r);
     pollfd process{peer.pidfd.get(), POLLIN, 0};  // poll ignores a negative descriptor
-    return peer.remote() || peer.pid == members_.self().pid || record(r).present == 0 ||
-           members_.is_dead(r) || poll(&process, 1, 0) == 1 ||
-           (members_.has_closed(r) && members_.page(r).gpu_open.get() == 0);
+    return peer.remote() || members_.is_thread(r) || record(r).present == 0 || members_.is_dead(r) ||
+           poll(&process, 1, 0) == 1 || (members_.has_closed(r) && members_.page(r).gpu_open.get() == 0);
   };
   if (maps_nothing()) return {};
   if (members_.has_closed(r)) return open("still has", kClosed);
@@ -405,7 +404,7 @@ Result<DeviceMemory::BlockAt> DeviceMemory::block(int r, std::uint64_t key, std:
     if (!mine.ok()) return mine.status();
     return BlockAt{mine->block->data(), mine->block};
   }
-  if (members_.peer(r).pid == members_.self().pid) {  // a rank that is another thread of this process
+  if (members_.is_thread(r)) {  // a rank that is another thread of this process
     auto theirs = Result<OwnBlock>(OwnBlock{});
     OURO_TRY(with_neighbour(r, [&](DeviceMemory& other) {
       theirs = other.own_block(key, bytes);

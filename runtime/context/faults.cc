@@ -200,7 +200,7 @@ Status Faults::carry_out(const Fault& f, const std::string& where, bool first) {
     case Action::kill:
       say("this process kills itself");
       ::kill(getpid(), SIGKILL);
-      break;
+      ::_exit(128 + SIGKILL);  // the first process of a PID namespace cannot kill itself
     case Action::stop:
       say("this process stops itself; SIGCONT lets it go on");
       ::kill(getpid(), SIGSTOP);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <utility>
 
 #include "runtime/core/log.h"
@@ -100,9 +101,27 @@ MemoryRef HostMemory::find(const void* p, std::size_t bytes) const {
   return {};
 }
 
-bool HostMemory::read(int rank, std::uint64_t from, void* to, std::size_t bytes) {
+Status HostMemory::copy(int rank, std::uint64_t from, void* to, std::size_t bytes) const {
   const Peer& peer = members_.peer(rank);
-  return reaches({rank}) && device::read_process(peer.pid, peer.pidfd.get(), from, to, bytes).ok();
+  if (!members_.is_thread(rank)) return device::read_process(peer.pid, peer.pidfd.get(), from, to, bytes);
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return {};
+}
+
+bool HostMemory::read(int rank, std::uint64_t from, void* to, std::size_t bytes) {
+  return reaches({rank}) && copy(rank, from, to, bytes).ok();
+}
+
+bool HostMemory::may_read(int rank) const {
+  if (members_.is_thread(rank)) return true;
+  const ControlPage& page = members_.page(rank);
+  if (page.pid_namespace != members_.own_page().pid_namespace) return false;
+  // The numbers found there also prove that the pid refers to the same process here.
+  std::uint64_t process = 0;
+  std::uint32_t number = 0;
+  return copy(rank, page.self + offsetof(ControlPage, process), &process, sizeof process).ok() &&
+         copy(rank, page.self + offsetof(ControlPage, rank), &number, sizeof number).ok() &&
+         process == members_.peer(rank).process && number == static_cast<std::uint32_t>(rank);
 }
 
 bool HostMemory::reaches(const std::vector<int>& ranks) {
@@ -110,20 +129,7 @@ bool HostMemory::reaches(const std::vector<int>& ranks) {
   for (const int r : ranks) {
     if (members_.is_remote(r)) return false;
     const auto [known, fresh] = reach_.try_emplace(r, false);
-    if (fresh) {
-      // The values found there also prove that the pid refers to the same process here (PID namespaces).
-      std::uint64_t magic = 0;
-      std::uint32_t number = 0;
-      const std::uint64_t at = members_.page(r).self;
-      const auto read = [&](std::size_t offset, void* to, std::size_t bytes) {
-        return device::read_process(members_.peer(r).pid, members_.peer(r).pidfd.get(), at + offset, to,
-                                    bytes)
-            .ok();
-      };
-      known->second = read(offsetof(ControlPage, magic), &magic, sizeof magic) &&
-                      read(offsetof(ControlPage, rank), &number, sizeof number) && magic == kControlMagic &&
-                      number == static_cast<std::uint32_t>(r);
-    }
+    if (fresh) known->second = may_read(r);
     if (!known->second) return false;
   }
   return true;

@@ -45,7 +45,10 @@ class HostMemory {
   Result<Resolved> resolve(int r, MemoryRef, std::size_t bytes);
   /// Whether this rank may read the private memory of all the given ranks; tried once for each of them.
   bool reaches(const std::vector<int>& ranks);
-  /// Copies from an address in the process of a rank; false if this rank may not read it, or the copy fails.
+  /// Copies from an address in the process of a rank that reaches() has found readable; from this process by
+  /// memcpy. Errors: those of device::read_process().
+  Status copy(int rank, std::uint64_t from, void* to, std::size_t bytes) const;
+  /// Likewise for any rank of this host; false if this rank may not read it, or the copy fails.
   bool read(int rank, std::uint64_t from, void* to, std::size_t bytes);
 
   /// Whether at least nine tenths of [p, p + bytes) are on huge pages, as far as the kernel says.
@@ -55,6 +58,8 @@ class HostMemory {
   Status serve(int line, const wire::Fetch&);
 
  private:
+  bool may_read(int rank) const;
+
   JobMembers& members_;
   const MemoryRequests& requests_;
 

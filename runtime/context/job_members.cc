@@ -25,6 +25,7 @@ Status JobMembers::read_pages() {
               fmt::format("what rank {} of {} says of itself, {} bytes, makes no sense: is it another "
                           "build of this library?",
                           r, peer(r).host, all.size())};
+    peers_[static_cast<std::size_t>(r)].process = page(r).process;
     all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(*read));
   }
   return {};

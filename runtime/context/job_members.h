@@ -27,6 +27,12 @@ class JobMembers {
   const Peer& self() const { return peer(rank_); }
   /// Whether rank r is on another host.
   bool is_remote(int r) const { return peer(r).remote(); }
+  /// Whether ranks a and b are threads of one process.
+  bool are_threads(int a, int b) const {
+    return peer(a).node == peer(b).node && peer(a).process == peer(b).process;
+  }
+  /// Whether rank r is this rank or another thread of this process.
+  bool is_thread(int r) const { return are_threads(r, rank_); }
   ControlPage& page(int r) const { return *reinterpret_cast<ControlPage*>(peer(r).control->data()); }
   ControlPage& own_page() const { return page(rank_); }
   /// The record of group `key` on the page of rank r; nullptr if that rank has not made the group yet.

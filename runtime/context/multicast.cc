@@ -68,7 +68,7 @@ Status DeviceMemory::bind_multicast(const MulticastKey& k) {
 /// watch thread.
 Result<GpuOffer> DeviceMemory::multicast_offer(int maker, const MulticastKey& k) {
   if (maker == members_.rank()) return make_multicast(k);
-  if (members_.peer(maker).pid != members_.self().pid) return fetch(maker, k.request(FetchKind::multicast));
+  if (!members_.is_thread(maker)) return fetch(maker, k.request(FetchKind::multicast));
   auto offer = Result<GpuOffer>(GpuOffer{});
   OURO_TRY(with_neighbour(maker, [&](DeviceMemory& there) {
     offer = there.make_multicast(k);
@@ -82,7 +82,7 @@ Status DeviceMemory::multicast_step(int r, FetchKind kind, const MulticastKey& k
     return kind == FetchKind::bind ? m.bind_multicast(k) : m.join_multicast(k, object);
   };
   if (r == members_.rank()) return step(*this);
-  if (members_.peer(r).pid == members_.self().pid) return with_neighbour(r, step);
+  if (members_.is_thread(r)) return with_neighbour(r, step);
   std::vector<Fd> none;
   return requests_.ask(r, k.request(kind), &none, {object.get()}).status();
 }

@@ -19,6 +19,7 @@ wire::Bytes remarks(const ControlPage& page) {
   add(&count, sizeof count);
   add(page.cpus, words * sizeof page.cpus[0]);
   add(&page.gpu, sizeof page.gpu);
+  add(&page.process, sizeof page.process);
   return all;
 }
 
@@ -26,12 +27,14 @@ std::optional<std::size_t> read_remarks(const wire::Bytes& all, ControlPage* pag
   std::uint16_t count = 0;
   if (all.size() < sizeof count) return std::nullopt;
   std::memcpy(&count, all.data(), sizeof count);
-  const std::size_t cpus = count * sizeof page->cpus[0], gpu_at = sizeof count + cpus;
-  if (count > std::size(page->cpus) || all.size() < gpu_at + sizeof page->gpu) return std::nullopt;
+  const std::size_t cpus = count * sizeof page->cpus[0], gpu_at = sizeof count + cpus,
+                    process_at = gpu_at + sizeof page->gpu, end = process_at + sizeof page->process;
+  if (count > std::size(page->cpus) || all.size() < end) return std::nullopt;
   std::memcpy(page->cpus, all.data() + sizeof count, cpus);
   std::memcpy(&page->gpu, all.data() + gpu_at, sizeof page->gpu);
   page->gpu.reach_count = std::min<std::uint32_t>(page->gpu.reach_count, GpuRecord::kReach);
-  return gpu_at + sizeof page->gpu;
+  std::memcpy(&page->process, all.data() + process_at, sizeof page->process);
+  return end;
 }
 
 }  // namespace ouro::rt

@@ -100,7 +100,8 @@ void Watch::tick() {
     std::vector<int> gone;
     for (int r = 0; r < members_.size(); ++r) {
       const Peer& p = members_.peer(r);
-      if (!p.pidfd && !p.remote() && p.pid != getpid() && !members_.is_dead(r) &&
+      if (!p.pidfd && !p.remote() && !members_.is_thread(r) && !members_.is_dead(r) &&
+          members_.page(r).pid_namespace == members_.own_page().pid_namespace &&
           !std::ifstream(fmt::format("/proc/{}/stat", p.pid)))
         gone.push_back(r);
     }

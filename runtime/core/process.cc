@@ -1,19 +1,22 @@
 // Which process this is. See process.h.
 #include "runtime/core/process.h"
 
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <fstream>
 #include <sstream>
 #include <string>
 
+#include "runtime/core/per_process.h"
+
 namespace ouro {
 namespace {
-
-constexpr int kStatStart = 22;  // field of /proc/PID/stat: ticks from boot to the start of the process
 
 /// /proc/PID/stat from field 3 on, that is, after the process name, which may contain any characters.
 std::istringstream stat_of(const std::string& pid) {
@@ -22,15 +25,31 @@ std::istringstream stat_of(const std::string& pid) {
   return std::istringstream(stat.substr(std::min(stat.rfind(')') + 1, stat.size())));
 }
 
+struct Number {
+  std::uint64_t value = drawn();
+
+  static std::uint64_t drawn() {
+    std::uint64_t n = 0;
+    ssize_t got = 0;
+    do got = getrandom(&n, sizeof n, 0);
+    while (got < 0 && errno == EINTR);
+    if (got != sizeof n)  // forbidden, or an old kernel
+      n = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()) ^
+          static_cast<std::uint64_t>(getpid()) << 48 ^ reinterpret_cast<std::uint64_t>(&n);
+    return n == 0 ? 1 : n;
+  }
+};
+
 }  // namespace
 
-std::uint64_t process_start() {
-  std::istringstream after_name = stat_of("self");
-  std::string field;
-  for (int i = 3; i < kStatStart; ++i) after_name >> field;
-  std::uint64_t ticks = 0;
-  after_name >> ticks;
-  return ticks;
+std::uint64_t process_number() {
+  static PerProcess<Number> number;
+  return number->value;
+}
+
+std::uint64_t pid_namespace() {
+  struct stat space {};
+  return stat("/proc/self/ns/pid", &space) == 0 ? space.st_ino : 0;
 }
 
 Fd self_pidfd() { return Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))); }

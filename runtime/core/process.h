@@ -8,8 +8,13 @@
 
 namespace ouro {
 
-/// The start time of this process, in clock ticks since boot; 0 if /proc does not give it.
-std::uint64_t process_start();
+/// A random number, never 0, which tells this process from every other one. A PID does not: it is reused, and
+/// the first processes of two PID namespaces (containers) have the same. A forked child has a number of its
+/// own.
+std::uint64_t process_number();
+/// The PID namespace of this process, by inode; 0 if /proc does not give it. PIDs of a process of another
+/// namespace mean nothing here.
+std::uint64_t pid_namespace();
 /// A pidfd of this process. A peer that receives it can watch this process from any PID namespace.
 Fd self_pidfd();
 /// Whether the process behind a pidfd is stopped (SIGSTOP, Ctrl-Z), as far as this process's /proc shows it;

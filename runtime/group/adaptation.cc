@@ -113,7 +113,7 @@ Status Adaptation::after(const Plan& plan, std::uint64_t seq, std::chrono::nanos
 bool Adaptation::read_first(std::uint64_t from, void* to, std::size_t bytes) {
   const JobMembers& all = context_.members();
   const int rank = records_.world_rank(first_);
-  return all.peer(rank).pid != all.self().pid && context_.host_memory().read(rank, from, to, bytes);
+  return !all.is_thread(rank) && context_.host_memory().read(rank, from, to, bytes);
 }
 
 void Adaptation::look(std::uint64_t seq) {

@@ -194,6 +194,8 @@ struct ControlPage {
   std::uint64_t magic;
   std::uint32_t rank;
   std::int32_t pid;
+  std::uint64_t process;              // process_number() of the owner
+  std::uint64_t pid_namespace;        // in which `pid` is valid; 0: unknown
   Shared<std::uint32_t> state;        // ContextState
   Shared<std::uint32_t> errors_used;  // grows; while it is unchanged a reader need not look again
   std::uint64_t self;  // address of this page in its owner's process, for a trial of reading that process

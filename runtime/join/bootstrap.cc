@@ -43,8 +43,9 @@ Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, s
   if (fds.empty()) return Status(Reason::refused, "a rank joined without its control segment");
   auto control = device::Segment::attach(std::move(fds[0]), control_bytes);
   if (!control.ok()) return control.status();
-  Peer peer{pid, std::move(host), std::move(server), Fd{}, std::move(*control)};
-  if (fds.size() > 1 && pid != getpid()) peer.pidfd = std::move(fds[1]);
+  const std::uint64_t process = reinterpret_cast<const ControlPage*>((*control)->data())->process;
+  Peer peer{pid, process, std::move(host), std::move(server), Fd{}, std::move(*control)};
+  if (fds.size() > 1 && process != process_number()) peer.pidfd = std::move(fds[1]);
   return peer;
 }
 
@@ -58,21 +59,21 @@ Result<Peer> make_remote(const wire::Member& m, std::size_t control_bytes) {
   page.rank = m.rank;
   page.pid = m.pid;
   page.state.set(static_cast<std::uint32_t>(ContextState::active));
-  Peer peer{m.pid, m.host, "", Fd{}, std::move(*control)};
+  Peer peer{m.pid, 0, m.host, "", Fd{}, std::move(*control)};
   peer.node = static_cast<int>(m.node);
   peer.endpoint = m.endpoint;
   peer.address = m.address;
   return peer;
 }
 
-Status send_table(int line, const std::vector<Peer>& peers, int self_rank) {
+Status send_table(int line, const std::vector<Peer>& peers) {
   const Fd mine = self_pidfd();
   for (std::size_t r = 0; r < peers.size(); ++r) {
     const Peer& p = peers[r];
     std::vector<int> fds;
     if (!p.remote()) {
       fds.push_back(p.control->fd());
-      const int pidfd = static_cast<int>(r) == self_rank || p.pid == getpid() ? mine.get() : p.pidfd.get();
+      const int pidfd = p.process == process_number() ? mine.get() : p.pidfd.get();
       if (pidfd >= 0) fds.push_back(pidfd);
     }
     OURO_TRY(send_frame(line,
@@ -195,8 +196,7 @@ class Hub {
 
   Status hand_out() {
     for (std::size_t to = 1; to < peers_.size(); ++to)
-      if (!send_table(lines_[to]->native_handle(), peers_, 0).ok())
-        return admission_.lost(static_cast<int>(to));
+      if (!send_table(lines_[to]->native_handle(), peers_).ok()) return admission_.lost(static_cast<int>(to));
     return {};
   }
 
@@ -319,7 +319,7 @@ std::string rendezvous_name(const wire::Nonce& n, const std::string& host_id) {
 Result<Joined> join(const JoinOptions& options, const std::string& server,
                     std::shared_ptr<device::Segment> control) {
   OURO_TRY(check_limits(options));
-  Peer self{static_cast<int>(getpid()), log::host_name(), server, Fd{}, std::move(control)};
+  Peer self{static_cast<int>(getpid()), process_number(), log::host_name(), server, Fd{}, std::move(control)};
   Network* const net = options.network;
   if (net ? !options.leads_host : options.rank != 0) {
     const wire::Join join{options.job,

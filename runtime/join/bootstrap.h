@@ -21,6 +21,7 @@ class Roll;
 /// What a rank knows of another once the job is complete.
 struct Peer {
   int pid = 0;
+  std::uint64_t process = 0;  ///< its process_number(); of ranks of this host known from the start
   std::string host, server;
   Fd pidfd;  ///< readable when the process has ended; invalid for ranks of this process and on old kernels
   std::shared_ptr<device::Segment> control;  ///< of a rank on another host: a replica

@@ -189,7 +189,7 @@ class HostRoot {
       joined.peers.back().node = static_cast<int>(node);
     }
     for (auto& [rank, guest] : guests_)
-      if (!send_table(guest.line->native_handle(), joined.peers, options_.rank).ok())
+      if (!send_table(guest.line->native_handle(), joined.peers).ok())
         return Status(Failure{.reason = Reason::peer_dead,
                               .text = "it ended while the job was forming",
                               .rank = rank,

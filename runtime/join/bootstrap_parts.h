@@ -14,7 +14,7 @@ Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, s
 /// Makes the Peer of a rank of another host, with a replica of its control page that is still to be filled.
 Result<Peer> make_remote(const wire::Member&, std::size_t control_bytes);
 /// Sends the table to one rank of this host: members of this host with their descriptors.
-Status send_table(int line, const std::vector<Peer>& peers, int self_rank);
+Status send_table(int line, const std::vector<Peer>& peers);
 
 /// Joining on the first rank of a host, in a job over several hosts: gathers the ranks of its host and brings
 /// them to the rendezvous.

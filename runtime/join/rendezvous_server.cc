@@ -10,6 +10,7 @@
 #include <map>
 
 #include "runtime/core/log.h"
+#include "runtime/core/process.h"
 #include "runtime/join/admission.h"
 #include "runtime/join/host_inquiry.h"
 #include "runtime/join/rendezvous_parts.h"
@@ -33,7 +34,7 @@ std::string listed(const std::vector<int>& ranks) {
 
 /// Writes a file atomically: readers see the old one or the new one, never a part.
 Status publish_file(const std::string& path, const std::string& text) {
-  const std::string part = fmt::format("{}.{}", path, getpid());
+  const std::string part = fmt::format("{}.{:x}", path, process_number());
   ::unlink(part.c_str());
   const Fd fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
@@ -198,7 +199,7 @@ class RendezvousServer::State : public RendezvousSide {
     };
     if (!outcome_.ok()) return refuse(outcome_, false);
     const auto before = taken_.find(member.rank);
-    const bool again = before != taken_.end() && before->second == host->stream->line().peer_started &&
+    const bool again = before != taken_.end() && before->second == host->stream->line().peer_process &&
                        table_[rank].pid == member.pid && table_[rank].host == member.host &&
                        table_[rank].host_id == member.host_id;
     if (again) {  // the host's line broke, and it has come back on a new one
@@ -224,7 +225,7 @@ class RendezvousServer::State : public RendezvousSide {
     const int rank = member.rank;
     if (host) {
       host->ranks.push_back(rank);
-      taken_[rank] = host->stream->line().peer_started;
+      taken_[rank] = host->stream->line().peer_process;
     }
     table_[static_cast<std::size_t>(rank)] = std::move(member);
     after_admission();

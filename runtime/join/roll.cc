@@ -54,7 +54,7 @@ std::string Roll::place() const { return fmt::format("/proc/{}/fd/{}", getpid(),
 std::shared_ptr<const Roll> Roll::of_launcher() {
   const auto place = env::text("OURO_ROLL");
   if (!place.ok() || !*place) return nullptr;
-  Fd fd(::open((*place)->c_str(), O_RDWR | O_CLOEXEC));
+  Fd fd(::open((*place)->c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   const Status opened = fd ? Status() : Status(Reason::resource, std::strerror(errno));
   auto segment = fd ? device::Segment::attach(std::move(fd), sizeof(Page))
                     : Result<std::shared_ptr<device::Segment>>(opened);

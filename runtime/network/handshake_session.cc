@@ -84,7 +84,7 @@ void HandshakeSession::take(wire::View bytes) {
   const Handshake::Peer& peer = handshake_.peer();
   Line line;
   line.socket = Fd(descriptor_.release());
-  line.peer_rank = peer.rank, line.peer_pid = peer.pid, line.peer_started = peer.started;
+  line.peer_rank = peer.rank, line.peer_pid = peer.pid, line.peer_process = peer.process;
   line.peer_host = peer.host;
   line.purpose = peer.purpose;
   line.round_trip = round_trip(line.socket.get());

@@ -22,7 +22,7 @@ using wire::Identity, wire::Purpose;
 struct Line {
   Fd socket;  ///< TCP, non-blocking, TCP_NODELAY, close-on-exec
   int peer_rank = -1, peer_pid = 0;
-  std::uint64_t peer_started = 0;  ///< as in Identity; 0 if the peer is the listener
+  std::uint64_t peer_process = 0;  ///< as in Identity; 0 if the peer is the listener
   std::string peer_host, peer_address;
   Purpose purpose = Purpose::join;
   std::chrono::microseconds round_trip{0};  ///< measured by the kernel up to the end of the handshake

@@ -85,7 +85,7 @@ Result<std::unique_ptr<Network>> Network::create(NetworkOptions options) {
                     .host = log::host_name(),
                     .host_id = o.host_id,
                     .pid = getpid(),
-                    .started = process_start(),
+                    .process = process_number(),
                     .secret = std::move(*secret)};
   LineListener::Options listening;
   listening.bind = address->find(':') == std::string::npos ? *address : fmt::format("[{}]", *address);

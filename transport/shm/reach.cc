@@ -35,10 +35,6 @@ bool ended(int pidfd) {
 }  // namespace
 
 Status read_process(pid_t pid, int pidfd, std::uint64_t from, void* to, std::size_t bytes) {
-  if (pid == getpid()) {
-    std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
-    return {};
-  }
   constexpr std::size_t kMost = std::size_t{1} << 30;  // per call; the system moves less than 2 GiB at once
   if (pidfd < 0)
     return failed(Reason::unsupported, pid, bytes, "the kernel has no descriptor of it", "pidfd");

@@ -11,10 +11,11 @@
 
 namespace ouro::device {
 
-/// Copies `bytes` from address `from` of process `pid`, to which `pidfd` also refers; from this process by
-/// memcpy. The pid of a process that has ended may be reused: `pidfd` is checked after the read to rule this
-/// out. Errors: peer_dead (the process has ended; the contents of `to` are undefined), resource (the system
-/// forbids it, or the memory is not mapped), unsupported (no pidfd).
+/// Copies `bytes` from address `from` of another process, `pid`, to which `pidfd` also refers. The pid of a
+/// process that has ended may be reused: `pidfd` is checked after the read to rule this out. A pid of another
+/// PID namespace names some other process here, or none: the caller rules this out. Errors: peer_dead (the
+/// process has ended; the contents of `to` are undefined), resource (the system forbids it, or the memory is
+/// not mapped), unsupported (no pidfd).
 Status read_process(pid_t pid, int pidfd, std::uint64_t from, void* to, std::size_t bytes);
 
 /// What the kernel says of the pages of the process that opens it; holds nothing if it says nothing.

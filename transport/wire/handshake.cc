@@ -76,7 +76,7 @@ Prove take_prove(View payload) {
   p.peer.rank = static_cast<int>(rank), p.peer.world = static_cast<int>(world);
   p.to_rank = static_cast<int>(to_rank);
   p.peer.pid = r.number<std::int32_t>();
-  p.peer.started = r.number<std::uint64_t>();
+  p.peer.process = r.number<std::uint64_t>();
   p.peer.host = r.text(kMaxName), p.peer.host_id = r.text(kMaxName);
   p.mac = r.bytes(sizeof(Key));
   p.wrong = r.finish();
@@ -255,7 +255,7 @@ Handshake::Step Handshake::on_hello(View payload) {
   w.number(peer_.version), w.number(static_cast<std::uint8_t>(peer_.purpose));
   w.number(static_cast<std::uint32_t>(self_.rank)), w.number(static_cast<std::uint32_t>(self_.world));
   w.number(static_cast<std::uint32_t>(to_rank_));
-  w.number(static_cast<std::int32_t>(self_.pid)), w.number(self_.started);
+  w.number(static_cast<std::int32_t>(self_.pid)), w.number(self_.process);
   w.text(self_.host, kMaxName), w.text(self_.host_id, kMaxName);
   const auto mac = hmac(key_, {view("ouro c1"), payload, w.bytes});
   if (!mac.ok()) return give_up(mac.status());

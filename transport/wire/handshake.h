@@ -3,7 +3,7 @@
 // runtime/network/handshake_session.h and by the fuzzers.
 //
 //   HELLO    s>c  server_nonce[32] job[16] generation features versions[1..8]
-//   PROVE    c>s  client_nonce[32] job[16] generation features version purpose rank world to_rank pid started
+//   PROVE    c>s  client_nonce[32] job[16] generation features version purpose rank world to_rank pid process
 //                 host host_id mac = HMAC(K, "ouro c1" | HELLO | PROVE without mac)
 //   WELCOME  s>c  rank world pid version host host_id
 //                 mac = HMAC(K, "ouro s1" | HELLO | PROVE | WELCOME without mac)
@@ -36,9 +36,8 @@ struct Identity {
   int rank = 0, world = 1;
   std::string host, host_id;  ///< cut at kMaxName bytes on the wire
   int pid = 0;
-  std::uint64_t started =
-      0;          ///< start time of the process, in the host's own unit; distinguishes reused pids
-  Secret secret;  ///< if empty, everybody who knows the job's id is trusted
+  std::uint64_t process = 0;  ///< process_number(): tells processes with equal pids apart
+  Secret secret;              ///< if empty, everybody who knows the job's id is trusted
 };
 
 enum class RefuseCode : std::uint8_t {
@@ -82,7 +81,7 @@ class Handshake {
   /// The peer's identity when done; proved by the MAC.
   struct Peer {
     int rank = -1, world = 0, pid = 0;
-    std::uint64_t started = 0;  ///< as the client states it; 0 for a server
+    std::uint64_t process = 0;  ///< as the client states it; 0 for a server
     std::string host, host_id;
     Purpose purpose = Purpose::join;
     Version version = 0;

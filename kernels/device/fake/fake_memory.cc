@@ -13,6 +13,8 @@
 #include <cstring>
 #include <functional>
 
+#include "runtime/core/process.h"
+
 namespace ouro::gpu::fake {
 namespace {
 
@@ -23,7 +25,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 struct Exported {
   char magic[8];
   std::int32_t pid, fd, device;
-  std::uint64_t file_device, file, bytes;
+  std::uint64_t process, file_device, file, bytes;
 };
 constexpr char kMagic[8] = "ourofak";
 static_assert(sizeof(Exported) <= sizeof(IpcHandle));
@@ -179,7 +181,8 @@ Result<IpcHandle> Memory::ipc_export(void* base) {
   struct stat info {};
   if (fstat((*b)->segment->fd(), &info) != 0)
     return Status(Reason::resource, fmt::format("fstat of device memory: {}", std::strerror(errno)));
-  Exported e{{}, getpid(), (*b)->segment->fd(), first_ + (*b)->device, info.st_dev, info.st_ino, (*b)->bytes};
+  Exported e{{},          getpid(),    (*b)->segment->fd(), first_ + (*b)->device, process_number(),
+             info.st_dev, info.st_ino, (*b)->bytes};
   std::memcpy(e.magic, kMagic, sizeof kMagic);
   IpcHandle handle{};
   std::memcpy(handle.data(), &e, sizeof e);
@@ -191,7 +194,8 @@ Result<void*> Memory::ipc_open(int device, const IpcHandle& handle,
   Exported e;
   std::memcpy(&e, handle.data(), sizeof e);
   if (std::memcmp(e.magic, kMagic, sizeof kMagic) != 0) return invalid("not an IPC handle of a fake GPU");
-  if (e.pid == getpid()) return invalid("an IPC handle cannot be opened in the process that exported it");
+  if (e.process == process_number())
+    return invalid("an IPC handle cannot be opened in the process that exported it");
   if (!reaches(e.device))
     return invalid(fmt::format("device {} cannot map memory of device {}", device, e.device));
   std::lock_guard lock(mutex_);
@@ -205,7 +209,9 @@ Result<void*> Memory::ipc_open(int device, const IpcHandle& handle,
   struct stat info {};
   if (!fd || fstat(fd.get(), &info) != 0 || info.st_dev != e.file_device || info.st_ino != e.file)
     return invalid(
-        fmt::format("the memory of this IPC handle is gone: process {} has freed it or ended", e.pid));
+        fmt::format("the memory of this IPC handle is gone: process {} has freed it, or ended, or is in "
+                    "another PID namespace",
+                    e.pid));
   auto b = map(device, fd, e.bytes, Origin::import_ipc);
   if (!b.ok()) return b.status();
   struct flock reads {};

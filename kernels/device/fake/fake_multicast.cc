@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "runtime/core/process.h"
+
 namespace ouro::gpu::fake {
 namespace {
 
@@ -23,7 +25,7 @@ struct Member {
   std::atomic<std::uint32_t> state;
   std::int32_t device;  // its number on the host
   std::int32_t pid, fd;
-  std::uint64_t file_device, file, bytes;
+  std::uint64_t process, file_device, file, bytes;
   std::byte* base;  // in its process
 };
 
@@ -60,7 +62,7 @@ struct Multicasts::Object {
   }
   /// Where a member's memory lies here. One whose process has ended has none that anybody will look at.
   std::byte* map(const Member& m, bool* mine) const {
-    *mine = m.pid == getpid();
+    *mine = m.process == process_number();
     if (*mine) return m.base;
     const Fd fd(::open(fmt::format("/proc/{}/fd/{}", m.pid, m.fd).c_str(), O_RDWR | O_CLOEXEC));
     struct stat info {};
@@ -179,7 +181,7 @@ Status Multicasts::bind(Multicast* m, const Region& r) {
   o->reserved = p;
   o->bound = block;
   Member& mine = s.member[o->index];
-  mine.pid = getpid(), mine.fd = block->segment->fd();
+  mine.pid = getpid(), mine.process = process_number(), mine.fd = block->segment->fd();
   mine.file_device = info.st_dev, mine.file = info.st_ino, mine.bytes = r.bytes;
   mine.base = block->base;
   mine.state.store(kBound, std::memory_order_release);

@@ -154,8 +154,8 @@ Status GpuArrivals::compare_streams() const {
   if (!team_.shares_process) return {};
   for (int a = 0; a < team_.size; ++a)
     for (int b = a + 1; b < team_.size; ++b)
-      if (team_.peer(a).pid == team_.peer(b).pid && team_.record(a).uuid == team_.record(b).uuid &&
-          record(a).stream == record(b).stream)
+      if (team_.context.members().are_threads(team_.world_rank(a), team_.world_rank(b)) &&
+          team_.record(a).uuid == team_.record(b).uuid && record(a).stream == record(b).stream)
         return Status(
             Failure{.reason = Reason::invalid,
                     .text = fmt::format("ranks {} and {}, threads of one process, are on one stream, "

@@ -57,9 +57,8 @@ bool order_is_free(const Operation& op) { return !op.reduces() || op.numerics !=
 
 bool tangled(const Context& context, int w, int v) {
   const GpuRecord& a = context.members().page(w).gpu;
-  const Peer &p = context.members().peer(w), &q = context.members().peer(v);
-  return a.connections > 0 && a.uuid == context.members().page(v).gpu.uuid && p.node == q.node &&
-         p.pid == q.pid;
+  return a.connections > 0 && a.uuid == context.members().page(v).gpu.uuid &&
+         context.members().are_threads(w, v);
 }
 
 flow::Algorithm copies_algorithm(Collective c) {
@@ -75,9 +74,7 @@ bool crowded(const Context& context, int w) {
   const GpuRecord& mine = context.members().page(w).gpu;
   std::uint32_t ranks = 0;
   for (int v = 0; v < context.size(); ++v) {
-    const bool here = context.members().peer(v).node == context.members().peer(w).node &&
-                      context.members().peer(v).pid == context.members().peer(w).pid;
-    ranks += here && context.members().page(v).gpu.uuid == mine.uuid;
+    ranks += context.members().are_threads(v, w) && context.members().page(v).gpu.uuid == mine.uuid;
   }
   return mine.present && mine.connections > 0 && ranks > 1 && mine.connections < kOfARank * ranks;
 }
@@ -104,10 +101,10 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
       const bool near = context.members().peer(w).node == context.members().peer(v).node;
       const bool same = near && a.uuid == b.uuid;
       t.one &= same;
-      const bool together = near && context.members().peer(w).pid == context.members().peer(v).pid;
+      const bool together = context.members().are_threads(w, v);
       one_process &= together, processes_apart &= !together || w == v;
       t.apart &= !same || w == v;
-      t.concurrent &= !same || context.members().peer(w).pid == context.members().peer(v).pid;
+      t.concurrent &= !same || together;
       t.reach &= same || (near && std::find(a.reach, a.reach + reach, b.uuid) != a.reach + reach);
       share += same;
     }

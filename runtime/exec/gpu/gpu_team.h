@@ -36,9 +36,7 @@ struct GpuTeam {
   /// Rank r as its group counts: of the ranks of one host, which a group has several of, not r.
   int named(int r) const { return of_group ? of_group->find(world_rank(r)).value_or(-1) : r; }
   /// Whether rank r is of this process.
-  bool here(int r) const {
-    return !context.members().is_remote(world_rank(r)) && peer(r).pid == peer(rank).pid;
-  }
+  bool here(int r) const { return context.members().are_threads(world_rank(r), world_rank(rank)); }
   /// Lets this rank's device access memory of rank r's, where they are two of this process. What other
   /// processes give says itself who may access it.
   Status reach(int r) const {

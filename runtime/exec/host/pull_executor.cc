@@ -3,7 +3,6 @@
 
 #include "kernels/flow/list.h"
 #include "runtime/plan/cost.h"
-#include "transport/shm/reach.h"
 
 namespace ouro::rt {
 
@@ -41,8 +40,7 @@ bool PullExecutor::offer(Context& context, const Members& members, const Operati
 Status PullExecutor::bring(int from, bool result, std::size_t offset, void* to, std::size_t bytes) const {
   const Arrival& record = h_.rounds.of(from).arrival(h_.rounds.current());
   const std::uint64_t at = (result ? record.out : record.in).offset + offset;
-  const Peer& peer = h_.context.members().peer(h_.members.world_rank(from));
-  Status s = device::read_process(peer.pid, peer.pidfd.get(), at, to, bytes);
+  Status s = h_.context.host_memory().copy(h_.members.world_rank(from), at, to, bytes);
   if (s.ok()) return s;
   Failure f = *s.failure();
   f.rank = from;

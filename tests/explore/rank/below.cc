@@ -78,15 +78,12 @@ Result<HostMemory::Resolved> HostMemory::resolve(int, MemoryRef ref, std::size_t
 }
 
 bool HostMemory::reaches(const std::vector<int>&) { return false; }
+Status HostMemory::copy(int, std::uint64_t, void*, std::size_t) const {
+  return {Reason::unsupported, "no pull here"};
+}
 bool HostMemory::on_huge_pages(const void*, std::size_t) { return false; }
 
 }  // namespace ouro::rt
-
-namespace ouro::device {
-Status read_process(int, int, std::uint64_t, void*, std::size_t) {
-  return {Reason::unsupported, "no pull here"};
-}
-}  // namespace ouro::device
 
 namespace ouro::kernels {
 namespace {

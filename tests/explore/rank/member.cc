@@ -14,6 +14,7 @@ std::vector<rt::Peer> peers_of(const Pages& pages) {
   std::vector<rt::Peer> peers(pages.segments.size());
   for (std::size_t r = 0; r < peers.size(); ++r) {
     peers[r].pid = static_cast<int>(r) + 1;
+    peers[r].process = r + 1;
     peers[r].host = "here";
     peers[r].control = pages.segments[r];
   }

@@ -29,7 +29,7 @@ inline Identity who(int rank, int world = 4) {
           .host = "node" + std::to_string(rank),
           .host_id = "id" + std::to_string(rank),
           .pid = 1000 + rank,
-          .started = 0,
+          .process = 0,
           .secret = secret()};
 }
 

@@ -140,11 +140,11 @@ TEST(TimedRendezvous, ANewProcessWithAnOldPidHasNotComeBack) {
   Job job(3);
   job.serve();
   Node& first = job.node(1);
-  first.identity.started = 5;
+  first.identity.process = 5;
   job.join(first);
   job.settle(50ms);
   Node& second = job.node(1);
-  second.identity.started = 6;
+  second.identity.process = 6;
   job.join(second);
   ASSERT_TRUE(run_until(job.io, [&] { return second.table.has_value(); }));
   EXPECT_THAT(second.table->status().message(), HasSubstr("duplicate-rank"));

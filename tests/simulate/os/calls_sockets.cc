@@ -44,6 +44,7 @@ OURO_REAL(int, getifaddrs, ifaddrs**);
 OURO_REAL(void, freeifaddrs, ifaddrs*);
 OURO_REAL(int, gethostname, char*, size_t);
 OURO_REAL(pid_t, getpid);
+OURO_REAL(std::uint64_t, _ZN4ouro14process_numberEv);
 
 namespace simulate {
 namespace {
@@ -334,5 +335,8 @@ int __wrap_gethostname(char* name, size_t length) {
 }
 
 pid_t __wrap_getpid() { return simulated() ? self().pid : __real_getpid(); }
+std::uint64_t __wrap__ZN4ouro14process_numberEv() {  // ouro::process_number()
+  return simulated() ? static_cast<std::uint64_t>(self().pid) : __real__ZN4ouro14process_numberEv();
+}
 
 }  // extern "C"
