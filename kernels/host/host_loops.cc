@@ -11,6 +11,7 @@
 
 #include "kernels/host/host_job.h"
 #include "runtime/core/env.h"
+#include "runtime/core/float_mode.h"
 #include "runtime/core/log.h"
 #include "runtime/core/per_process.h"
 #if defined(__x86_64__)
@@ -86,6 +87,7 @@ Choice& choice() {
 void run(const Reduction& r, const Job& job) {
   const Kernel kernel = choice().set.load(std::memory_order_relaxed)->kernel(r.dtype, r.op);
   assert(kernel != nullptr && "callers check applies(op, dtype)");
+  const StandardFloats floats;
   kernel(job);
 }
 
@@ -180,6 +182,7 @@ void Fold::operator()(void* out, std::span<const void* const> in, std::span<cons
   job.in = in.data();
   job.ins = in.size();
   job.factor = premul.data();
+  const StandardFloats floats;
   kernel_(job);
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/host/host_loops.h"
 #include "kernels/host/host_optim_job.h"
 #include "kernels/host/optim.h"
+#include "runtime/core/float_mode.h"
 
 namespace ouro::kernels {
 namespace {
@@ -77,7 +78,16 @@ Result<Report> run(arith::Update update, const Parameters& p, OptimJob& job, int
   if (p.gradient == nullptr) return invalid("the gradient is a null pointer");
   for (int k = 0; k < states; ++k)
     if (job.state[k] == nullptr) return invalid("a state of the optimiser is a null pointer");
+  const StandardFloats floats;
   return Report{loops_of(p.dtype)->update(update, job)};
+}
+
+/// Adds the chains up. Not inlined, so that none of it leaves the caller's floating-point mode.
+[[gnu::noinline]] double total(SquareSums& sums) {
+  const std::size_t chains = std::min<std::uint64_t>(sums.blocks, arith::kSurveyChains);
+  for (std::size_t half = arith::kSurveyChains / 2; half > 0; half /= 2)
+    for (std::size_t k = 0; k < half && k + half < chains; ++k) sums.chain[k] += sums.chain[k + half];
+  return chains > 0 ? arith::settle(sums.chain[0]) : 0;
 }
 
 }  // namespace
@@ -124,6 +134,7 @@ Status mix(const Parameters& p, const Exchange& exchange) {
   OURO_TRY(check_arrays(p, nullptr));
   if (p.count == 0) return {};
   if (exchange.neighbours == nullptr) return invalid("the neighbours are a null pointer");
+  const StandardFloats floats;
   loops_of(p.dtype)->mix(job_of(p, {.exchange = &exchange}));
   return {};
 }
@@ -132,6 +143,7 @@ Status pack(const Parameters& p, const Exchange& exchange) {
   OURO_TRY(check_arrays(p, nullptr));
   if (p.count == 0) return {};
   if (exchange.message == nullptr) return invalid("the message is a null pointer");
+  const StandardFloats floats;
   loops_of(p.dtype)->pack(job_of(p, {.exchange = &exchange}));
   return {};
 }
@@ -143,6 +155,7 @@ Result<Survey> survey(DType dtype, std::span<const Gradient> gradients, const Gr
     if (g.count > 0 && g.data == nullptr) return invalid("the gradient is a null pointer");
   Survey found;
   SquareSums sums;
+  const StandardFloats floats;
   for (const Gradient& g : gradients) {
     OptimJob job;
     job.grad = g.data;
@@ -150,10 +163,7 @@ Result<Survey> survey(DType dtype, std::span<const Gradient> gradients, const Gr
     job.scale = scale;
     found.finite &= loops->survey(job, &sums);
   }
-  const std::size_t chains = std::min<std::uint64_t>(sums.blocks, arith::kSurveyChains);
-  for (std::size_t half = arith::kSurveyChains / 2; half > 0; half /= 2)
-    for (std::size_t k = 0; k < half && k + half < chains; ++k) sums.chain[k] += sums.chain[k + half];
-  if (chains > 0) found.squares = arith::settle(sums.chain[0]);
+  found.squares = total(sums);
   return found;
 }
 Result<Survey> survey(DType dtype, const void* gradient, std::size_t count, const GradientScale& scale) {

@@ -8,6 +8,7 @@
 #include <exception>
 #include <utility>
 
+#include "runtime/core/float_mode.h"
 #include "runtime/core/log.h"
 
 namespace ouro {
@@ -41,6 +42,7 @@ Thread::Thread(std::string name, std::function<void()> body) {
   const SignalsBlocked blocked;
   thread_ = std::thread([name = std::move(name), body = std::move(body)] {
     pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
+    const StandardFloats floats;  // not the mode of the thread that has started this one
     try {
       body();
     } catch (const std::exception& e) {

@@ -12,6 +12,7 @@
 #include "runtime/calibration/choose.h"
 #include "runtime/context/machine.h"
 #include "runtime/core/env.h"
+#include "runtime/core/float_mode.h"
 #include "runtime/core/log.h"
 #include "runtime/core/no_memory.h"
 #include "runtime/exec/host/execution_plan.h"
@@ -114,6 +115,7 @@ Status Planner::work_out(const Operation& op, Plan* plan) const {
   plan->op.numerics = numerics_of(op);
   const bool canonical = plan->op.numerics == Numerics::canonical;
   std::string why;
+  const StandardFloats floats;  // all ranks compute the same costs
   const bool tell = log::enabled(log::Level::info, log::Subsystem::TUNING);
   OURO_TRY(selector().select(op, rank, canonical, &plan->choice, tell ? &why : nullptr));
   plan->signature = signature(op, rank, size, canonical,
@@ -130,6 +132,7 @@ Status Planner::work_out(const Operation& op, Plan* plan) const {
 }
 
 Status Planner::choose(const Operation& op, Choice* choice, std::string* why) const {
+  const StandardFloats floats;
   return selector().select(op, members_.rank(), numerics_of(op) == Numerics::canonical, choice, why);
 }
 

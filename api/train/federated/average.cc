@@ -11,6 +11,7 @@
 #include "api/train/common/not_in_batch.h"
 #include "api/train/common/param_checks.h"
 #include "api/train/federated/outer_state.h"
+#include "runtime/core/float_mode.h"
 
 namespace ouro::train {
 namespace {
@@ -248,6 +249,7 @@ Result<Replacement> choose_replaced(std::span<const double> metric, double ratio
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return metric[static_cast<std::size_t>(a)] < metric[static_cast<std::size_t>(b)];
   });
+  const StandardFloats floats;
   const auto n = static_cast<double>(metric.size());
   const auto many = static_cast<std::ptrdiff_t>(std::max(1.0, std::floor(n * ratio)));
   Replacement r;

@@ -10,6 +10,7 @@
 #include "api/train/common/not_in_batch.h"
 #include "api/train/common/param_checks.h"
 #include "api/train/federated/federation_state.h"
+#include "runtime/core/float_mode.h"
 
 namespace ouro::train {
 namespace {
@@ -38,6 +39,7 @@ Result<ReduceOp> weighting(const ParallelLayout& layout, const std::vector<doubl
   const std::size_t sites = layout.federation ? static_cast<std::size_t>(layout.federation->count) : 0;
   if (weights.size() != sites)
     return invalid(fmt::format("{}: {} site weights for {} sites", kCall, weights.size(), sites));
+  const StandardFloats floats;
   double sum = 0;
   for (std::size_t f = 0; f < sites; ++f) {
     if (!(weights[f] >= 0) || !std::isfinite(weights[f]))

@@ -8,6 +8,7 @@
 #include "api/train/common/param_checks.h"
 #include "api/train/federated/outer_state.h"
 #include "kernels/device/gpu.h"
+#include "runtime/core/float_mode.h"
 
 namespace ouro::train {
 namespace {
@@ -116,6 +117,7 @@ Result<OuterOptimizer> OuterOptimizer::create(std::span<const Param> params,
 }
 
 Status OuterOptimizer::step(const Stream& stream) {
+  const StandardFloats floats;
   OURO_TRY(state_->difference(stream));
   const Status applied = state_->apply(stream);
   // Enqueued host work uses memory of the state; devices keep theirs alive themselves.

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "api/train/federated/outer_state.h"
+#include "runtime/core/float_mode.h"
 
 namespace ouro::train {
 namespace {
@@ -217,6 +218,7 @@ void LocalSteps::State::claim() {
 
 Result<bool> LocalSteps::step(const Stream& stream) {
   if (++state_->taken % state_->options.inner_steps != 0) return false;
+  const StandardFloats floats;
   OURO_TRY(state_->round(stream));
   return true;
 }

@@ -9,6 +9,7 @@
 #include "api/train/common/param_checks.h"
 #include "api/train/federated/outer_state.h"
 #include "api/train/optim/optimizer_state.h"
+#include "runtime/core/float_mode.h"
 
 namespace ouro::train {
 namespace {
@@ -133,6 +134,7 @@ Status ServerOptimizer::step(std::span<const Param> params, const StepOptions& o
   used_ = stream;
   const double clip = o.scale.inverse * o.scale.clip;
   return on_host(stream, [items = std::move(items), options = options_, clip] {
+    const StandardFloats floats;
     for (const Item& i : items) {
       const Rates rates{options.rule, options.lr, options.beta1,          options.beta2,
                         options.tau,  clip,       i.state->host_step == 0};

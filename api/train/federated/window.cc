@@ -16,6 +16,7 @@
 #include "api/train/common/comparison.h"
 #include "api/train/common/not_in_batch.h"
 #include "kernels/host/host_loops.h"
+#include "runtime/core/float_mode.h"
 
 namespace ouro::train {
 namespace {
@@ -198,6 +199,7 @@ Status average_donors(Window& window, std::span<const int> donors, std::span<con
   const Window::State& s = window.state();
   if (!(keep >= 0 && keep <= 1)) return invalid(fmt::format("{}: keep {}; expected 0 to 1", kCall, keep));
   if (donors.empty()) return invalid(fmt::format("{}: no donors", kCall));
+  const StandardFloats floats;
   if (donors.size() != weights.size())
     return invalid(fmt::format("{}: {} weights for {} donors", kCall, weights.size(), donors.size()));
   double sum = 0;

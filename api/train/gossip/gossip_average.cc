@@ -3,12 +3,14 @@
 
 #include <cmath>
 #include <cstring>
+
 #include "api/train/common/caught.h"
 #include "api/train/common/comparison.h"
 #include "api/train/common/param_checks.h"
 #include "api/train/gossip/gossip_state.h"
 #include "api/train/optim/update.h"
 #include "kernels/arith/floats.h"
+#include "runtime/core/float_mode.h"
 
 namespace ouro::train {
 namespace {
@@ -72,6 +74,7 @@ Status Average::revert() {
 
 Result<Average> GossipTrainer::global_average(const GlobalAverageOptions& o) {
   State& s = *state_;
+  const StandardFloats floats;
   OURO_TRY(s.usable());
   OURO_TRY(s.between_steps("global_average"));
   if (o.keep)

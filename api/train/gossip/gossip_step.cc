@@ -11,6 +11,7 @@
 #include "api/train/gossip/gossip_state.h"
 #include "api/train/optim/update.h"
 #include "api/train/optim/zero_missing.h"
+#include "runtime/core/float_mode.h"
 
 namespace ouro::train {
 namespace {
@@ -33,10 +34,14 @@ Status State::settle() {
 
 // ---- the calls ------------------------------------------------------------------------------------
 
-Status GossipTrainer::begin_step(bool training) { return state_->begin_step(training); }
+Status GossipTrainer::begin_step(bool training) {
+  const StandardFloats floats;
+  return state_->begin_step(training);
+}
 
 Status GossipTrainer::grad_ready(int param, const Stream& stream) {
   State& s = *state_;
+  const StandardFloats floats;
   const Result<bool> noted = s.grad_ready(s.params, param, stream);
   return noted.ok() && *noted ? s.arrived(param) : noted.status();
 }
@@ -56,6 +61,7 @@ Status GossipTrainer::grad_ready(int param, CView grad, const Stream& stream) {
   }
   const Result<bool> noted = s.grad_ready(s.params, param, stream);
   if (!noted.ok() || !*noted) return noted.status();
+  const StandardFloats floats;
   s.elsewhere.emplace_back(param, s.params[i].grad.data);
   s.point_gradient(param, const_cast<void*>(grad.data));  // const_cast: updates do not write gradients
   return s.arrived(param);
@@ -82,6 +88,7 @@ void State::point_gradient(int param, void* at) {
 
 Status GossipTrainer::end_backward(const Stream& stream) {
   State& s = *state_;
+  const StandardFloats floats;
   const Result<bool> ends = s.end_backward();
   if (!ends.ok() || !*ends) return ends.status();
   const auto finish = [&]() -> Status {

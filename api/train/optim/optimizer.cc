@@ -9,6 +9,7 @@
 #include "api/train/common/comparison.h"
 #include "api/train/common/param_checks.h"
 #include "api/train/optim/step_launches.h"
+#include "runtime/core/float_mode.h"
 
 namespace ouro::train {
 namespace {
@@ -145,6 +146,7 @@ Result<StepItem> RuleOptimizer::item_of(const Param& p, std::size_t index, const
 }
 
 Status RuleOptimizer::step(std::span<const Param> params, const StepOptions& o, const Stream& stream) {
+  const StandardFloats floats;
   if (o.lr && !std::isfinite(*o.lr)) return invalid(fmt::format("learning rate {}", *o.lr));
   if (o.exchange != nullptr &&
       (o.exchange->neighbours.size() != params.size() || o.exchange->next_messages.size() != params.size()))

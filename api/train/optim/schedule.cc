@@ -7,6 +7,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "runtime/core/float_mode.h"
+
 namespace ouro::train {
 namespace {
 
@@ -26,6 +28,7 @@ Result<Schedule> cosine_with_warmup(double lr, std::int64_t t_max, std::int64_t 
         fmt::format("lr {}, eta_min {}, warmup_decay {}; all must be finite", lr, eta_min, warmup_decay));
   return Schedule(
       [=](std::int64_t u) {
+        const StandardFloats floats;
         const auto d = [](std::int64_t n) { return static_cast<double>(n); };
         if (u < t_warmup) return lr * (warmup_decay + (1 - warmup_decay) * d(u) / d(t_warmup));
         if (after == After::hold && u - t_warmup >= t_max) return eta_min;
@@ -51,6 +54,7 @@ Result<Schedule> warmup_cosine_decay(const WarmupCosineOptions& o) {
   const double peak = o.peak, last = o.final_fraction * o.peak;
   return Schedule(
       [=](std::int64_t u) {
+        const StandardFloats floats;
         const double s = static_cast<double>(u) + 1;
         if (s < warmup) return peak * s / warmup;
         if (s >= total) return last;

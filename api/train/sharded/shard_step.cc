@@ -9,6 +9,7 @@
 #include "api/train/optim/update.h"
 #include "api/train/optim/zero_missing.h"
 #include "api/train/sharded/shard_state.h"
+#include "runtime/core/float_mode.h"
 
 namespace ouro::train {
 namespace {
@@ -34,10 +35,14 @@ Status State::fail(Status s) {
 
 // ---- the calls ------------------------------------------------------------------------------------
 
-Status ShardedTrainer::begin_step(bool training) { return state_->begin_step(training); }
+Status ShardedTrainer::begin_step(bool training) {
+  const StandardFloats floats;
+  return state_->begin_step(training);
+}
 
 Status ShardedTrainer::grad_ready(int param, const Stream& stream) {
   State& s = *state_;
+  const StandardFloats floats;
   const Result<bool> noted = s.grad_ready(s.params, param, stream);
   if (!noted.ok() || !*noted) return noted.status();
   --s.buckets[s.bucket_of[static_cast<std::size_t>(param)]].unready;
@@ -52,6 +57,7 @@ Status ShardedTrainer::grad_ready(int param, const Stream& stream) {
 
 Status ShardedTrainer::end_backward(const Stream& stream) {
   State& s = *state_;
+  const StandardFloats floats;
   const Result<bool> ends = s.end_backward();
   if (!ends.ok() || !*ends) return ends.status();
   bool skipped = false;
