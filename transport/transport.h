@@ -57,6 +57,9 @@ class Links {
                            std::shared_ptr<void> /*memory*/) {}
   /// Afterwards, memory that the producer keeps elsewhere for `to` is not read any more.
   virtual void recall_outbound(int /*to*/) {}
+  /// Whether all that was published for `to` has arrived in its slots there, as far as it is known here.
+  /// `ask`: asks, and from then on every arrival is reported; a question may be lost with its connection.
+  virtual bool arrived(int /*to*/, bool /*ask*/) { return true; }
   /// When this object is destroyed, data that remote ranks have not taken yet is still delivered; `after` is
   /// released then.
   virtual void linger(std::shared_ptr<void> /*after*/) {}

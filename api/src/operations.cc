@@ -167,7 +167,7 @@ Result<std::unique_ptr<rt::Message>> message(const Group& g, bool sends, const v
   if (__builtin_mul_overflow(count, size_of(t), &bytes))
     bytes = std::numeric_limits<std::size_t>::max();  // refused
   auto m = std::make_unique<rt::Message>();
-  m->sends = sends, m->peer = peer, m->tag = tag, m->bytes = bytes;
+  m->sends = sends, m->peer = peer, m->tag = tag, m->bytes = bytes, m->dtype = t;
   m->data = static_cast<std::byte*>(const_cast<void*>(data));
   if (device.kind != Device::Kind::host) m->on_device = m->data;
   return m;

@@ -9,7 +9,7 @@ Result<GroupRecord*> OwnRecords::claim(std::uint64_t key) {
   std::lock_guard lock(mutex_);
   for (std::uint32_t i = 0; i < kRecords; ++i) {
     GroupRecord& r = page_.groups[(next_ + i) % kRecords];
-    if (r.state.get() == static_cast<std::uint32_t>(GroupState::open)) continue;
+    if (in_use(r)) continue;
     if (const auto* revised = find_revision(page_, r, r.key.get()); revised && revised->kept.get()) continue;
     next_ = (next_ + i + 1) % kRecords;
     r.key.set(0);

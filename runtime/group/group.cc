@@ -325,7 +325,10 @@ void Group::leave() {
   await_rest();
   gpu_.leave();
   adaptation_.leave(failed());
-  mailbox_.drain();
+  mailbox_.drain([this] {
+    record_.state.set(static_cast<std::uint32_t>(GroupState::finishing));
+    if (Network* const network = context_->network()) network->kick();
+  });
   {
     std::lock_guard lock(own_stream_mutex_);
     own_stream_.reset();

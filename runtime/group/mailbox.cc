@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "runtime/core/deadline.h"
@@ -12,6 +13,8 @@
 #include "runtime/plan/operation.h"
 
 namespace ouro::rt {
+
+using namespace std::chrono_literals;
 
 /// How a caller waits for messages: its look checks for errors of peers and for peers that have left.
 class Mailbox::MessageWaiter final : public Waiter {
@@ -33,15 +36,22 @@ class Mailbox::MessageWaiter final : public Waiter {
     detector.adopt_errors();
     OURO_TRY(detector.status());
     for (const Message* m : messages_) {
-      if (m->peer == Message::kAny || m->peer == mailbox_.members_.rank() || engine_.done(*m)) continue;
-      if (!mailbox_.members_.has_left(m->peer)) continue;
+      if (engine_.done(*m) || !mailbox_.in_vain(*m)) continue;
       if (left_since_ == Clock::time_point{}) left_since_ = Clock::now();
-      if (Clock::now() - left_since_ >= FailureDetector::kCauseFirst) return mailbox_.left(*m);
+      if (Clock::now() - left_since_ < FailureDetector::kCauseFirst) continue;
+      if (!mailbox_.in_flight_.closed()) return mailbox_.left(*m);
+      closed_ = true;
+      return {Reason::revoked, fmt::format("group '{}' was closed before {}", detector.settings().group,
+                                           m->sends ? "the message was taken" : "a message came")};
     }
     if (Clock::now() < end_) return {};
     return {Reason::deadline,
             fmt::format("no message within {} s", std::chrono::duration<double>(deadline_).count())};
   }
+
+ public:
+  /// Whether the wait has ended because all members close the group: that is no failure of it.
+  bool closed() const { return closed_; }
 
  private:
   Mailbox& mailbox_;
@@ -49,6 +59,7 @@ class Mailbox::MessageWaiter final : public Waiter {
   const std::vector<Message*>& messages_;
   Clock::time_point end_, left_since_{};
   std::chrono::milliseconds deadline_;
+  bool closed_ = false;
 };
 
 Mailbox::Mailbox(const CoreShare& cores, MemberRecords& members, FailureDetector& detector,
@@ -116,7 +127,10 @@ Status Mailbox::post(const std::vector<Message*>& messages) {
     engine = *made;
     if (faults_) OURO_TRY(strike(messages, *engine));
     const Status s = hand_over();
-    if (s.ok()) return s;
+    if (s.ok()) {
+      if (!messages.empty()) posted_.fetch_add(1);  // complete() follows
+      return s;
+    }
     take_back();
     return members_.has_left(at->peer) ? left(*at) : detector_.fail(s);
   } catch (const std::exception&) {
@@ -125,11 +139,28 @@ Status Mailbox::post(const std::vector<Message*>& messages) {
   }
 }
 
+bool Mailbox::in_vain(const Message& m) {
+  const int self = members_.rank(), size = members_.size();
+  const bool closing = in_flight_.closed();
+  const auto silent = [&](int r) {
+    return closing ? members_.has_finished(r) : r != self && members_.has_left(r);
+  };
+  if (m.sends) return m.peer != self && members_.has_left(m.peer);
+  if (m.peer != Message::kAny) return silent(m.peer);
+  // Another thread of this rank may still send to itself; a group of several ranks is not kept waiting for
+  // that.
+  for (int r = 0; r < size; ++r)
+    if (!(silent(r) || (r == self && !closing && size > 1))) return false;
+  return true;
+}
+
 Status Mailbox::left(const Message& m) {
+  const bool any = m.peer == Message::kAny;
   return detector_.fail({.reason = Reason::peer_dead,
-                         .text = m.sends ? "it left the group before it took a message"
-                                         : "it left the group before it sent a message",
-                         .rank = m.peer,
+                         .text = any       ? "all others left the group before one of them sent a message"
+                                 : m.sends ? "it left the group before it took a message"
+                                           : "it left the group before it sent a message",
+                         .rank = any ? -1 : m.peer,
                          .detector = "control page"},
                         nullptr, false);
 }
@@ -158,13 +189,14 @@ Status Mailbox::complete(const std::vector<Message*>& messages, std::chrono::mil
   MessageWaiter waiter(*this, engine, messages,
                        deadline.count() > 0 ? deadline : detector_.settings().deadline);
   Status outcome;
+  auto ended = messages.begin();  // all before this one are done
   try {
     for (;;) {
       const std::uint64_t heard = load(engine.doorbell());
       outcome = engine.progress();
       if (!outcome.ok()) break;
-      if (std::all_of(messages.begin(), messages.end(), [&](const Message* m) { return engine.done(*m); }))
-        break;
+      while (ended != messages.end() && engine.done(**ended)) ++ended;
+      if (ended == messages.end()) break;
       // If no other member is on this host, only the network rings the doorbell.
       outcome = waiter.until(engine.doorbell(), heard + 1, only_remote_);
       if (!outcome.ok()) break;
@@ -177,10 +209,12 @@ Status Mailbox::complete(const std::vector<Message*>& messages, std::chrono::mil
     torn |= !engine.withdraw(*m);
     all_done &= engine.done(*m);
   }
-  if (outcome.reason() == Reason::deadline && all_done) outcome = {};
+  posted_.fetch_sub(1);
+  if ((outcome.reason() == Reason::deadline || waiter.closed()) && all_done) outcome = {};
   if (!outcome.ok()) {
     // A message that misses a deadline of its own leaves the group usable, unless it was cut off halfway.
-    if (outcome.reason() == Reason::deadline && !torn && deadline.count() > 0) return outcome;
+    const bool late = outcome.reason() == Reason::deadline && deadline.count() > 0;
+    if ((late || waiter.closed()) && !torn) return outcome;
     Status known = detector_.status();
     return known.ok() ? detector_.fail(outcome) : known;
   }
@@ -196,7 +230,7 @@ Result<std::optional<Envelope>> Mailbox::probe(int source, int tag) {
   if (!engine.ok()) return engine.status();
   Status moved;
   try {
-    moved = (*engine)->progress();
+    moved = (*engine)->progress(source);
   } catch (const std::exception&) {
     moved = no_memory();
   }
@@ -221,9 +255,23 @@ void Mailbox::linger(std::shared_ptr<void> after) {
   if (messages_) messages_->linger(std::move(after));
 }
 
-void Mailbox::drain() {
+bool Mailbox::all_sends_over(bool ask) {
+  // In this order: none begins any more, so those counted first are all that may not have been posted.
+  const std::uint64_t in_flight = in_flight_.count();
+  if (posted_.load() < in_flight) return false;
+  std::lock_guard lock(mutex_);
+  return !messages_ || messages_->all_arrived(ask);
+}
+
+void Mailbox::drain(const std::function<void()>& finishing) {
   in_flight_.close();
-  in_flight_.await_end();
+  auto next_question = Clock::now();
+  for (bool said = false; in_flight_.any(); std::this_thread::sleep_for(100us)) {
+    if (said) continue;
+    const bool ask = Clock::now() >= next_question;
+    if (ask) next_question = Clock::now() + 20ms;
+    if (all_sends_over(ask)) finishing(), said = true;
+  }
 }
 
 void Mailbox::close() {

@@ -1,5 +1,6 @@
 // Mailbox: messages of a group as its callers see them. Used by Group and GpuOperations.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -43,13 +44,19 @@ class Mailbox {
 
   /// `after` is released when the others have received what was sent to them (transport::Links).
   void linger(std::shared_ptr<void> after);
-  /// Waits until all messages in flight have ended, each within its deadline; no new ones may begin.
-  void drain();
+  /// Waits until all messages in flight have ended, each within its deadline; no new ones may begin. Receives
+  /// end as `revoked` once nobody is left who could send to them. `finishing` publishes that this rank sends
+  /// no more.
+  void drain(const std::function<void()>& finishing);
   /// Called after drain(): destroys the links.
   void close();
 
  private:
   class MessageWaiter;
+  /// Whether a message can never do what it still has to do: its peer has left; or this rank closes the
+  /// group, and no member that has not left will send anything more.
+  bool in_vain(const Message&);
+  bool all_sends_over(bool ask);
   /// Fails the group because a message's peer has left, in good order, before it did its part.
   Status left(const Message&);
   /// Errors: those of making its links; revoked (after close()).
@@ -64,6 +71,7 @@ class Mailbox {
   bool only_remote_ = false;  // no other member is on this host
   const MakeLinks make_links_;
   MessagesInFlight in_flight_;
+  std::atomic<std::uint64_t> posted_{0};  // of those in flight, how many have been handed to the engine
   std::mutex mutex_;
   bool closed_ = false;
   std::unique_ptr<Messages> messages_;

@@ -26,8 +26,13 @@ GroupRecord* MemberRecords::find_ours(int r) {
 
 bool MemberRecords::has_left(int r, const GroupRecord* record) const {
   if (job_.has_closed(world_rank(r))) return true;
-  return record &&
-         (record->key.get() != key_ || record->state.get() != static_cast<std::uint32_t>(GroupState::open));
+  return record && (record->key.get() != key_ || !in_use(*record));
+}
+
+bool MemberRecords::has_finished(int r) {
+  const GroupRecord* const record = find(r);
+  return has_left(r, record) ||
+         (record && record->state.get() == static_cast<std::uint32_t>(GroupState::finishing));
 }
 
 }  // namespace ouro::rt

@@ -34,6 +34,8 @@ class MemberRecords {
   /// Whether rank r has left in good order: nothing more will come from it.
   bool has_left(int r) { return has_left(r, find(r)); }
   bool has_left(int r, const GroupRecord* record) const;
+  /// Whether rank r has left, or closes the group and sends no more messages.
+  bool has_finished(int r);
 
  private:
   JobMembers& job_;

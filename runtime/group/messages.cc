@@ -14,10 +14,24 @@ namespace {
 
 constexpr std::size_t kWorthPosting = 4096;  // bytes from which posting to the link costs less than copying
 
-bool fits(const Message& m, const Envelope& e) { return m.exact ? e.bytes == m.bytes : e.bytes <= m.bytes; }
+bool same_type(const Message& m, const Envelope& e) {
+  return m.dtype == e.dtype || m.dtype == DType::u8 || e.dtype == DType::u8;
+}
+bool fits(const Message& m, const Envelope& e) {
+  return same_type(m, e) && (m.exact ? e.bytes == m.bytes : e.bytes <= m.bytes);
+}
 
 /// The outcome of a receive that a message does not fit.
 Status misfit(const Message& m, const Envelope& e) {
+  if (!same_type(m, e))
+    return Status(Failure{
+        .reason = Reason::mismatch,
+        .text =
+            fmt::format("the message from rank {} with tag {} has {} elements of {}; expected {} (it stays "
+                        "queued)",
+                        e.source, e.tag, e.bytes / size_of(e.dtype), name(e.dtype), name(m.dtype)),
+        .rank = e.source,
+        .detector = "message"});
   if (m.exact)
     return Status(Failure{
         .reason = Reason::mismatch,
@@ -31,11 +45,35 @@ Status misfit(const Message& m, const Envelope& e) {
                   e.source, e.tag, e.bytes, m.bytes));
 }
 
+// The kinds of MatchQueue: receives by source and tag, and by source; messages by source and tag, and by tag.
+constexpr std::size_t kPair = 0, kSource = 1, kTag = 1;
+std::uint64_t pair_of(int source, int tag) {
+  return std::uint64_t{static_cast<std::uint32_t>(source)} << 32 | static_cast<std::uint32_t>(tag);
+}
+std::uint64_t kind_of(int source_or_tag) { return static_cast<std::uint32_t>(source_or_tag); }
+
+/// The type of a message's elements in the headers of its slots; 0 is not said.
+std::uint64_t on_wire(DType t) { return static_cast<std::uint64_t>(t) + 1; }
+
 void put(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 }  // namespace
+
+/// A message for which there was no receive when it began.
+struct Unexpected {
+  Envelope envelope;
+  std::unique_ptr<std::byte[]> data;
+  std::size_t got = 0;
+  std::shared_ptr<DeviceReceipt> receipt = nullptr;  // of a receive that has ended; in place of `data`
+  Message* claimed = nullptr;
+  std::uint64_t matched = 0;  // its key, if it is set aside
+  MatchQueue<Unexpected>::Place place = {};
+  std::list<Unexpected>::iterator self = {};
+  std::byte* memory() const { return receipt ? receipt->on_host() : data.get(); }
+  bool complete() const { return got == envelope.bytes; }
+};
 
 Messages::Messages(std::unique_ptr<transport::Links> links, int rank, int size)
     : links_(std::move(links)),
@@ -54,9 +92,10 @@ Status Messages::post(Message& m) {
   if (!m.sends) {
     claim(m);
   } else if (m.peer == rank_) {
-    arrivals_.push_back({{rank_, m.tag, m.bytes}, std::vector<std::byte>(m.data, m.data + m.bytes), m.bytes});
+    Unexpected& a = add({rank_, m.tag, m.bytes, m.dtype}, m.bytes);
+    put(a.data.get(), m.data, m.bytes);
     m.done = true;
-    offer(arrivals_.back());
+    offer(a);
   } else {
     OURO_TRY(reach(m.peer, lock));
     out_[static_cast<std::size_t>(m.peer)].queue.push_back(&m);
@@ -75,63 +114,104 @@ Status Messages::reach(int to, std::unique_lock<std::mutex>& lock) {
   return {};
 }
 
-/// The earliest of the posted receives that match this message.
-std::list<Message*>::iterator Messages::first_wanted(const Envelope& e) {
-  return std::find_if(wanted_.begin(), wanted_.end(), [&](const Message* w) { return matches(*w, e); });
+Unexpected& Messages::add(const Envelope& e, std::size_t got, std::shared_ptr<DeviceReceipt> receipt) {
+  auto memory = receipt ? nullptr : std::make_unique_for_overwrite<std::byte[]>(e.bytes);
+  if (!receipt) backlog_ += e.bytes;
+  Unexpected& a = arrivals_.emplace_back(Unexpected{e, std::move(memory), got, std::move(receipt)});
+  a.self = std::prev(arrivals_.end());
+  return a;
 }
 
-/// Gives a message that waits from now on to the first matching receive that it fits, if there is one.
+void Messages::discard(Unexpected& a) {
+  waiting_.remove(a);
+  if (a.matched != 0) set_aside_.erase(a.matched);
+  if (a.data) backlog_ -= a.envelope.bytes;
+  arrivals_.erase(a.self);
+}
+
+/// Whether a message without a receive may leave its link. See progress().
+bool Messages::may_take(int source, std::size_t bytes, std::optional<int> asked) const {
+  if (backlog_ + bytes <= most_ || asked == source || asked == Message::kAny) return true;
+  if (wanted_.first(kSource, kind_of(source)) || wanted_.first(kSource, kind_of(Message::kAny))) return true;
+  return std::any_of(out_.begin(), out_.end(),
+                     [](const Outbound& o) { return !o.queue.empty() || !o.lent.empty(); });
+}
+
+/// The earliest of the posted receives that match this message.
+Message* Messages::first_wanted(const Envelope& e) {
+  Message* const named = wanted_.first(kPair, pair_of(e.source, e.tag));
+  Message* const any = wanted_.first(kPair, pair_of(Message::kAny, e.tag));
+  if (!named || !any) return named ? named : any;
+  return named->place.number() < any->place.number() ? named : any;
+}
+
+/// The earliest of the messages that wait for such a receive.
+Unexpected* Messages::first_waiting(int source, int tag) const {
+  return source == Message::kAny ? waiting_.first(kTag, kind_of(tag))
+                                 : waiting_.first(kPair, pair_of(source, tag));
+}
+
+/// Gives a message that waits from now on to the first matching receive that it fits; otherwise it waits.
 /// Matching receives before that one end with an error. `a` may be destroyed afterwards.
-void Messages::offer(Arrival& a) {
+void Messages::offer(Unexpected& a) {
   const Envelope e = a.envelope;
-  for (bool taken = false; !taken;) {
-    const auto wanted = first_wanted(e);
-    if (wanted == wanted_.end()) return;
-    Message& receiver = **wanted;
-    wanted_.erase(wanted);
-    recall(receiver);
-    taken = fits(receiver, e);
-    take(a, receiver);
+  while (Message* const receiver = first_wanted(e)) {
+    wanted_.remove(*receiver);
+    recall(*receiver);
+    const bool taken = fits(*receiver, e);
+    take(a, *receiver);
     bump(doorbell());
+    if (taken) return;
   }
+  await_receive(a);
+}
+
+void Messages::await_receive(Unexpected& a) {
+  if (a.place.number() != 0)
+    waiting_.put_back(a);
+  else
+    waiting_.append(a, {pair_of(a.envelope.source, a.envelope.tag), kind_of(a.envelope.tag)});
 }
 
 /// Makes sure that nothing more is written to the memory of a receive that has left the queue.
 void Messages::recall(const Message& m) {
-  for (std::size_t source = 0; source < in_.size(); ++source) {
-    if (in_[source].expected != &m) continue;
-    links_->recall_inbound(static_cast<int>(source));
-    in_[source].expected = nullptr;
-  }
+  if (m.peer == Message::kAny) return;  // never posted to a link
+  Inbound& i = in_[static_cast<std::size_t>(m.peer)];
+  if (i.expected != &m) return;
+  links_->recall_inbound(m.peer);
+  i.expected = nullptr;
 }
 
 /// Matches a new receive with the message that was set aside for it, or with what has arrived, in order of
 /// arrival; else queues it.
 void Messages::claim(Message& m) {
-  const auto found = std::find_if(arrivals_.begin(), arrivals_.end(), [&](const Arrival& a) {
-    return m.matched != 0 ? a.matched == m.matched : a.waits() && matches(m, a.envelope);
-  });
-  if (m.matched != 0 && (found == arrivals_.end() || found->claimed)) {
-    m.outcome = invalid(found == arrivals_.end()
+  if (m.matched != 0) {
+    const auto found = set_aside_.find(m.matched);
+    if (found != set_aside_.end() && !found->second->claimed) return take(*found->second, m);
+    m.outcome = invalid(found == set_aside_.end()
                             ? "recv: the matched message was received before"
                             : "recv: the matched message is being received; another receive has it");
     m.done = true;
     return;
   }
-  if (found != arrivals_.end()) return take(*found, m);
-  wanted_.push_back(&m);
+  if (Unexpected* const found = first_waiting(m.peer, m.tag)) return take(*found, m);
+  wanted_.append(m, {pair_of(m.peer, m.tag), kind_of(m.peer)});
   if (m.peer != Message::kAny && m.peer != rank_) expect(m.peer);
 }
 
-void Messages::take(Arrival& a, Message& m) {
+void Messages::take(Unexpected& a, Message& m) {
   if (!fits(m, a.envelope)) {
     m.outcome = misfit(m, a.envelope);
     m.done = true;
-  } else if (a.complete()) {
+    return;
+  }
+  waiting_.take_out(a);
+  if (a.complete()) {
     deliver(a, m);
-    arrivals_.remove_if([&](const Arrival& other) { return &other == &a; });
+    discard(a);
   } else {
     a.claimed = &m;
+    m.claims = &a;
   }
 }
 
@@ -140,14 +220,13 @@ void Messages::take(Arrival& a, Message& m) {
 void Messages::expect(int source) {
   Inbound& i = in_[static_cast<std::size_t>(source)];
   if (!i.link.view.elsewhere || i.within || i.expected) return;
-  const auto first =
-      std::find_if(wanted_.begin(), wanted_.end(), [&](const Message* w) { return w->peer == source; });
-  if (first == wanted_.end() || (*first)->bytes < kWorthPosting) return;
+  Message* const first = wanted_.first(kSource, kind_of(source));
+  if (!first || first->bytes < kWorthPosting) return;
   // An earlier receive from any source may take this message, or one of another source and leave this one to
   // the next receive.
-  const auto open = [&](const Message* w) { return w->peer == Message::kAny && w->tag == (*first)->tag; };
-  if (std::any_of(wanted_.begin(), first, open)) return;
-  i.expected = *first;
+  const Message* const open = wanted_.first(kPair, pair_of(Message::kAny, first->tag));
+  if (open && open->place.number() < first->place.number()) return;
+  i.expected = first;
   post_receive(i, source,
                {i.link.next, i.expected->data, i.expected->bytes, i.expected->tag,
                 device_of(source, i.expected->receipt)});
@@ -164,22 +243,23 @@ void Messages::post_receive(Inbound& i, int source, const PostedReceive& where) 
   i.posted = where.to != nullptr;
 }
 
-void Messages::deliver(Arrival& a, Message& m) {
+void Messages::deliver(Unexpected& a, Message& m) {
   if (a.receipt && m.receipt) {
     m.receipt->take_over(a.receipt);
   } else if (a.receipt) {
     m.outcome = a.receipt->copy_to(m.data);
   } else {
-    put(m.data, a.data.data(), a.envelope.bytes);
+    put(m.data, a.data.get(), a.envelope.bytes);
     if (m.receipt) m.receipt->arrived(0, a.envelope.bytes, false);
   }
   m.envelope = a.envelope;
+  m.claims = nullptr;
   m.done = true;
 }
 
-Status Messages::progress() {
+Status Messages::progress(std::optional<int> source) {
   std::lock_guard lock(mutex_);
-  for (std::size_t r = 0; r < in_.size(); ++r) OURO_TRY(pull(in_[r], static_cast<int>(r)));
+  for (std::size_t r = 0; r < in_.size(); ++r) OURO_TRY(pull(in_[r], static_cast<int>(r), source));
   for (std::size_t r = 0; r < out_.size(); ++r) push(out_[r], static_cast<int>(r));
   links_->settle();
   return {};
@@ -224,7 +304,8 @@ void Messages::push(Outbound& o, int to) {
       if (m.lent) links_->lend_device(to, o.link.next, m.data + m.moved, m.lent);
       if (!lends) put(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
       if (!m.begun) m.first = o.link.next;
-      o.link.view.header(o.link.next) = {m.first, 0, m.bytes, static_cast<std::uint32_t>(bytes), m.tag};
+      o.link.view.header(o.link.next) = {m.first, on_wire(m.dtype), m.bytes,
+                                         static_cast<std::uint32_t>(bytes), m.tag};
       publish(*o.link.view.full, ++o.link.next);
       m.moved += bytes;
       m.begun = rang = true;
@@ -239,7 +320,7 @@ void Messages::push(Outbound& o, int to) {
   tell();
 }
 
-Status Messages::pull(Inbound& i, int source) {
+Status Messages::pull(Inbound& i, int source, std::optional<int> asked) {
   const auto corrupt = [&](const char* what) {
     return Status(
         Failure{.reason = Reason::ring_corrupt, .text = what, .rank = source, .detector = "slot header"});
@@ -249,34 +330,35 @@ Status Messages::pull(Inbound& i, int source) {
   while (load(*i.link.view.full) > i.link.next) {
     const SlotHeader h = i.link.view.header(i.link.next);
     if (!i.within) {
-      i.envelope = {source, h.tag, h.total};
+      if (h.signature > kDTypes) return corrupt("a message's slot has an element type that does not exist");
+      i.envelope = {source, h.tag, h.total,
+                    h.signature == 0 ? DType::u8 : static_cast<DType>(h.signature - 1)};
+      Message* wanted = first_wanted(i.envelope);
+      for (; wanted && !fits(*wanted, i.envelope); wanted = first_wanted(i.envelope)) {
+        wanted_.remove(*wanted);  // ends with an error; the message is for the next one
+        recall(*wanted);          // its next slots may be in flight to the posted memory
+        wanted->outcome = misfit(*wanted, i.envelope);
+        wanted->done = true;
+      }
+      if (!wanted && !may_take(source, h.total, asked)) break;
       i.got = 0;
       i.within = true;
       i.first = i.link.next;
-      i.target = nullptr;
-      i.arrival = arrivals_.end();
-      auto wanted = first_wanted(i.envelope);
-      for (; wanted != wanted_.end() && !fits(**wanted, i.envelope); wanted = first_wanted(i.envelope)) {
-        Message& w = **wanted;  // ends with an error; the message is for the next one
-        recall(w);              // its next slots may be in flight to the posted memory
-        w.outcome = misfit(w, i.envelope);
-        w.done = true;
-        wanted_.erase(wanted);
-      }
-      if (wanted != wanted_.end()) {
-        i.target = *wanted;
-        i.target->begun = true;
-        wanted_.erase(wanted);
+      i.target = wanted;
+      i.arrival = nullptr;
+      if (wanted) {
+        wanted->begun = true;
+        wanted_.remove(*wanted);
       } else {
         try {
-          arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes)});
+          i.arrival = &add(i.envelope, 0);
+          await_receive(*i.arrival);
         } catch (const std::exception&) {
           i.lost = true;
           return Status(
               Reason::resource,
               fmt::format("no memory for an unexpected message of {} bytes from rank {}", h.total, source));
         }
-        i.arrival = std::prev(arrivals_.end());
       }
     }
     if (h.seq != i.first || h.bytes > i.link.view.slot_bytes || h.bytes > i.envelope.bytes - i.got ||
@@ -313,7 +395,7 @@ Status Messages::pull(Inbound& i, int source) {
       i.target->done = true;
     } else if (Message* m = i.arrival->claimed) {
       deliver(*i.arrival, *m);
-      arrivals_.erase(i.arrival);
+      discard(*i.arrival);
     }
   }
   if (freed) bump(*links_->doorbell(source));  // a sender may be waiting for room
@@ -332,31 +414,25 @@ bool Messages::withdraw(Message& m) {
     o.torn = true;
     return false;
   }
-  wanted_.remove(&m);
+  wanted_.remove(m);
   recall(m);
-  for (Arrival& a : arrivals_) {
-    if (a.claimed != &m) continue;
-    a.claimed = nullptr;
-    if (a.waits()) {
-      offer(a);
-      break;  // `a` may be destroyed; a receive claims one message
-    }
+  if (Unexpected* const a = std::exchange(m.claims, nullptr)) {
+    a->claimed = nullptr;
+    if (a->matched == 0) offer(*a);
   }
+  if (!m.begun) return true;
   for (Inbound& i : in_)
     if (i.within && i.target == &m) {  // the rest goes into a buffer here, with what has arrived already
       if (!m.receipt) links_->recall_inbound(i.envelope.source);
       try {
-        if (m.receipt)  // not the caller's memory: it can stay in use
-          arrivals_.push_back({.envelope = i.envelope, .data = {}, .got = i.got, .receipt = m.receipt});
-        else
-          arrivals_.push_back({i.envelope, std::vector<std::byte>(i.envelope.bytes), i.got});
+        i.arrival =
+            &add(i.envelope, i.got, m.receipt);  // a receipt's memory is not the caller's: it can stay in use
       } catch (const std::exception&) {
         if (m.receipt) links_->recall_inbound(i.envelope.source);  // its memory goes with the message
         i.lost = true;
         break;
       }
-      i.arrival = std::prev(arrivals_.end());
-      if (!m.receipt) put(i.arrival->data.data(), m.data, i.got);
+      if (!m.receipt) put(i.arrival->data.get(), m.data, i.got);
       i.target = nullptr;
       offer(*i.arrival);
     }
@@ -368,31 +444,41 @@ bool Messages::done(const Message& m) const {
   return m.done;
 }
 
+bool Messages::all_arrived(bool ask) {
+  std::lock_guard lock(mutex_);
+  bool all = true;
+  for (std::size_t r = 0; r < out_.size(); ++r) {
+    const Outbound& o = out_[r];
+    if (!o.queue.empty() || !o.lent.empty()) return false;
+    all &= !o.reached || links_->arrived(static_cast<int>(r), ask);
+  }
+  return all;
+}
+
 std::optional<Envelope> Messages::peek(int source, int tag) const {
   std::lock_guard lock(mutex_);
-  for (const Arrival& a : arrivals_)
-    if (a.waits() && matches({.peer = source, .tag = tag}, a.envelope)) return a.envelope;
-  return std::nullopt;
+  const Unexpected* const found = first_waiting(source, tag);
+  return found ? std::optional(found->envelope) : std::nullopt;
 }
 
 std::optional<Messages::Match> Messages::match(int source, int tag) {
   std::lock_guard lock(mutex_);
-  for (Arrival& a : arrivals_) {
-    if (!a.waits() || !matches({.peer = source, .tag = tag}, a.envelope)) continue;
-    a.matched = ++last_key_;
-    return Match{a.envelope, a.matched};
-  }
-  return std::nullopt;
+  Unexpected* const found = first_waiting(source, tag);
+  if (!found) return std::nullopt;
+  set_aside_[last_key_ + 1] = found;
+  found->matched = ++last_key_;
+  waiting_.take_out(*found);
+  return Match{found->envelope, found->matched};
 }
 
 void Messages::put_back(std::uint64_t key) {
   std::lock_guard lock(mutex_);
-  for (Arrival& a : arrivals_) {
-    if (a.matched != key) continue;
-    a.matched = 0;
-    if (a.waits()) offer(a);  // else it goes to the receive that has claimed it
-    return;
-  }
+  const auto at = set_aside_.find(key);
+  if (at == set_aside_.end()) return;
+  Unexpected& a = *at->second;
+  set_aside_.erase(at);
+  a.matched = 0;
+  if (!a.claimed) offer(a);  // else it goes to the receive that has claimed it
 }
 
 }  // namespace ouro::rt

@@ -7,11 +7,13 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/core/types.h"
 #include "runtime/core/wait.h"
 #include "runtime/exec/gpu/device_receipt.h"
+#include "runtime/group/match_queue.h"
 #include "transport/transport.h"
 
 namespace ouro::rt {
@@ -19,7 +21,10 @@ namespace ouro::rt {
 struct Envelope {
   int source = 0, tag = 0;
   std::size_t bytes = 0;
+  DType dtype = DType::u8;  ///< of the elements, as the sender has said; u8 is bytes of any type
 };
+
+struct Unexpected;
 
 /// A send or a receive in flight. The caller keeps it alive until it is done or withdrawn.
 struct Message {
@@ -29,6 +34,7 @@ struct Message {
   std::byte* data = nullptr;  ///< read only for sends
   std::size_t bytes = 0;      ///< size of the message, or of the receive buffer
   bool exact = false;         ///< receives: `bytes` is the expected length, not only the capacity
+  DType dtype = DType::u8;    ///< of the elements; both ends must say the same, unless one says u8
   static constexpr int kAny = -1;
   /// Receives: the key of the message that match() has set aside; 0: the next message.
   std::uint64_t matched = 0;
@@ -47,6 +53,9 @@ struct Message {
   std::size_t moved = 0;             // sends: bytes that are in slots, or lent to the link
   std::uint64_t first = 0, end = 0;  // sends: range of its chunks on the link
   bool begun = false;
+  // Receives, in Messages:
+  MatchQueue<Message>::Place place = {};  // while it waits for a message
+  Unexpected* claims = nullptr;           // it has this one, which is still arriving
 };
 
 class Messages {
@@ -58,18 +67,26 @@ class Messages {
 
   /// Sends of up to this many bytes are done with their memory once they are in slots.
   static constexpr std::size_t kBuffered = 128 << 10;
+  /// Bytes of messages without a receive from which no more are taken.
+  static constexpr std::size_t kBacklog = std::size_t{1} << 30;
 
   /// Errors: those of transport::Links::reach; the message is in no queue then.
   Status post(Message&);
   /// Makes all progress that is possible. Errors: ring-corrupt (a peer has written an impossible
   /// slot), resource.
-  Status progress();
+  /// Messages without a receive stay on their links, and their senders wait, while those that are queued here
+  /// have kBacklog bytes or more, unless this rank has a receive for their source, or a message of its own
+  /// that has not been taken. `source`: messages from there (kAny: all) come nevertheless.
+  Status progress(std::optional<int> source = std::nullopt);
   /// Removes a message that is not done from all queues; its memory belongs to the caller again. A send that
   /// is completely on the link becomes done. False: a send is only partly on the link, which can carry no
   /// other message any more. (A message that has been received in part goes on into the queue of
   /// unexpected messages.)
   bool withdraw(Message&);
   bool done(const Message&) const;
+  /// Whether all sends are over, and what they have sent has arrived, as far as it is known here. `ask`: see
+  /// transport::Links::arrived.
+  bool all_arrived(bool ask);
   /// The earliest matching message that has begun to arrive and has no receive; nullopt: there is none.
   std::optional<Envelope> peek(int source, int tag) const;
   /// A message that was set aside, and the key by which it is received.
@@ -90,17 +107,7 @@ class Messages {
   Counter& doorbell() { return *links_->doorbell(rank_); }
 
  private:
-  struct Arrival {  // a message for which there was no receive when it began
-    Envelope envelope;
-    std::vector<std::byte> data;
-    std::size_t got = 0;
-    Message* claimed = nullptr;
-    std::uint64_t matched = 0;                         // its key, if it is set aside
-    std::shared_ptr<DeviceReceipt> receipt = nullptr;  // of a receive that has ended; in place of `data`
-    std::byte* memory() { return receipt ? receipt->on_host() : data.data(); }
-    bool waits() const { return !claimed && matched == 0; }
-    bool complete() const { return got == envelope.bytes; }
-  };
+  using Arrivals = std::list<Unexpected>;
   struct Inbound {
     transport::LinkEnd link;
     bool within = false;  // between the first and the last slot of a message
@@ -110,7 +117,7 @@ class Messages {
     Message* target = nullptr;
     bool posted = false;          // the link has memory to receive into
     Message* expected = nullptr;  // the link expects that the next message is for this receive
-    std::list<Arrival>::iterator arrival;
+    Unexpected* arrival = nullptr;
     bool lost = false;  // there was no memory for a message without a receive
   };
   struct Outbound {
@@ -120,33 +127,40 @@ class Messages {
     std::deque<Message*> lent;  // sent from their own memory, not taken by the receiver yet
     bool torn = false;          // a message was given up halfway: nothing can follow
   };
-  static bool matches(const Message& m, const Envelope& e) {
-    return (m.peer == Message::kAny || m.peer == e.source) && m.tag == e.tag;
-  }
+  /// Makes an Unexpected of a message of which `got` bytes have come: with memory for it, or with a receipt.
+  Unexpected& add(const Envelope&, std::size_t got, std::shared_ptr<DeviceReceipt> receipt = nullptr);
+  void discard(Unexpected&);
+  bool may_take(int source, std::size_t bytes, std::optional<int> asked) const;
   /// Makes the link to rank `to` usable. Releases `lock` meanwhile; after an error it stays released. Errors:
   /// as post().
   Status reach(int to, std::unique_lock<std::mutex>& lock);
-  Status pull(Inbound&, int source);
+  Status pull(Inbound&, int source, std::optional<int> asked);
   void push(Outbound&, int to);
   void give_back(Outbound&);
   void expect(int source);
   void post_receive(Inbound&, int source, const PostedReceive&);
   std::shared_ptr<std::byte> device_of(int source, const std::shared_ptr<DeviceReceipt>&) const;
   void recall(const Message&);
-  void deliver(Arrival&, Message&);
+  void deliver(Unexpected&, Message&);
   void claim(Message&);
-  void take(Arrival&, Message&);
-  std::list<Message*>::iterator first_wanted(const Envelope&);
-  void offer(Arrival&);
+  void take(Unexpected&, Message&);
+  Message* first_wanted(const Envelope&);
+  Unexpected* first_waiting(int source, int tag) const;
+  void offer(Unexpected&);
+  void await_receive(Unexpected&);
 
   std::unique_ptr<transport::Links> links_;
   int rank_;
   mutable std::mutex mutex_;
   std::vector<Inbound> in_;
   std::vector<Outbound> out_;
-  std::list<Message*> wanted_;   // posted receives, in order
-  std::list<Arrival> arrivals_;  // in order of their first slot
-  std::uint64_t last_key_ = 0;   // of messages that were set aside
+  MatchQueue<Message> wanted_;      // posted receives
+  Arrivals arrivals_;               // messages for which there was no receive when they began
+  MatchQueue<Unexpected> waiting_;  // those that neither a receive has claimed nor match() has set aside
+  std::size_t most_ = kBacklog;
+  std::size_t backlog_ = 0;                                   // bytes of memory of arrivals_
+  std::unordered_map<std::uint64_t, Unexpected*> set_aside_;  // by key
+  std::uint64_t last_key_ = 0;
 };
 
 }  // namespace ouro::rt

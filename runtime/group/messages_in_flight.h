@@ -2,9 +2,7 @@
 // the objects that they need stay. Used by Group and Mailbox.
 #pragma once
 #include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <thread>
 #include <utility>
 
 namespace ouro::rt {
@@ -28,13 +26,11 @@ class MessagesInFlight {
     MessagesInFlight* all_;
   };
 
-  bool any() const { return word_.load(std::memory_order_acquire) >= kOne; }
+  bool any() const { return count() > 0; }
+  std::uint64_t count() const { return word_.load(std::memory_order_acquire) / kOne; }
+  bool closed() const { return (word_.load(std::memory_order_acquire) & kClosed) != 0; }
   /// No submission may begin from now on.
   void close() { word_.fetch_or(kClosed, std::memory_order_acq_rel); }
-  /// Waits until all have ended; each does so by itself, within its deadline.
-  void await_end() const {
-    while (any()) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
 
  private:
   bool begin() {

@@ -85,7 +85,8 @@ struct alignas(64) GroupRecord {
 /// called: this rank's group is at rest in shrink(). The other two are final and follow the rank's last vote.
 /// resigned: it found no quorum. fenced: it was told that others have gone on without it.
 enum class Shrinking : std::uint32_t { no, called, resigned, fenced };
-enum class GroupState : std::uint32_t { closed, open };
+/// finishing: its owner closes the group, and sends no more messages.
+enum class GroupState : std::uint32_t { closed, open, finishing };
 
 /// A set of members of a group, as stored on control pages.
 struct RankSet {
@@ -217,6 +218,11 @@ struct ControlPage {
 /// leaving: the rank accepts nothing more from other hosts, and what it has sent is still in flight.
 enum class ContextState : std::uint32_t { joining, active, closed, leaving };
 inline constexpr std::uint64_t kControlMagic = 0x6f75726f2d637064;  // "ouro-cpd"
+
+/// Whether the record belongs to a group that its owner has not left.
+inline bool in_use(const GroupRecord& r) {
+  return r.state.get() != static_cast<std::uint32_t>(GroupState::closed);
+}
 
 /// Publishes that the owner of the record enters operation `seq` with this signature.
 void enter(GroupRecord&, std::uint64_t seq, Signature);

@@ -179,7 +179,7 @@ Status apply(const wire::Note& n, ControlPage& copy) {
       for (std::size_t at = 0; at < n.body.size(); at += sizeof(ReplicaPublisher::Record)) {
         ReplicaPublisher::Record in{0};
         std::memcpy(&in, n.body.data() + at, sizeof in);
-        if (in.index >= kRecords || in.state > static_cast<std::uint32_t>(GroupState::open) ||
+        if (in.index >= kRecords || in.state > static_cast<std::uint32_t>(GroupState::finishing) ||
             in.error > kErrors || in.shrinking > static_cast<std::uint32_t>(Shrinking::fenced) ||
             in.vote > kVotes)
           return wrong("numbers out of range");

@@ -45,6 +45,18 @@ void NetLinks::linger(std::shared_ptr<void> after) {
   lingers_ = true;
 }
 
+bool NetLinks::arrived(int to, bool ask) {
+  if (!remote(to)) return true;
+  {
+    std::lock_guard lock(fabric_.exchange().lock());
+    if (link(to).arrived()) return true;
+    if (!ask) return false;
+    link(to).ask();
+  }
+  fabric_.kick(ranks_[static_cast<std::size_t>(to)]);
+  return false;
+}
+
 LinkView NetLinks::inbound(int from) const {
   if (remote(from)) return link(from).in();
   if (here_) return here_->inbound(local_[static_cast<std::size_t>(from)]);

@@ -31,6 +31,7 @@ class NetLinks final : public Links {
     return remote(peer) && fabric_.takes_device(ranks_[static_cast<std::size_t>(peer)]);
   }
   void lend_device(int to, std::uint64_t index, const std::byte* from, std::shared_ptr<void> memory) override;
+  bool arrived(int to, bool ask) override;
   void linger(std::shared_ptr<void> after) override;
 
  private:

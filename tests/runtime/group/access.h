@@ -64,6 +64,19 @@ struct TestAccess {
     std::lock_guard inner(g.mailbox_.messages_->mutex_);
     return g.mailbox_.messages_->wanted_.size();
   }
+  /// Bytes of messages that wait here for a receive.
+  static std::size_t backlog(Group& g) {
+    const auto engine = g.mailbox_.engine();
+    std::lock_guard inner((*engine)->mutex_);
+    return (*engine)->backlog_;
+  }
+  /// From now on this rank takes no messages without a receive while it has so many bytes of them.
+  static Status limit_backlog(Group& g, std::size_t bytes) {
+    OURO_ASSIGN(Messages* const engine, g.mailbox_.engine());
+    std::lock_guard inner(engine->mutex_);
+    engine->most_ = bytes;
+    return {};
+  }
   /// From now on this rank of the group selects by `rows`, which precede the built-in rows. `ring`: posts may
   /// go round the ring.
   static Status select_by(Group& g, std::string_view rows, bool ring = false) {

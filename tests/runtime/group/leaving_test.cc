@@ -143,6 +143,76 @@ TEST_P(MessagesWhenRanksLeave, HoldCloseUpForTheirDeadline) {
   EXPECT_EQ(outcome, "");
 }
 
+/// Receives that nobody can answer any more, as all members close the group, end at once; what was sent
+/// before arrives.
+TEST_P(MessagesWhenRanksLeave, EndWhenAllClose) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
+    const int all[] = {0, 1, 2};
+    auto g = c.group(all, "all close", {.deadline = 4 * kHang});
+    OURO_RANK_OK(g);
+    const int next = (c.rank() + 1) % 3, before = (c.rank() + 2) % 3, word = 100 + c.rank();
+    int named = 0, any = 0, own = 0, sent = 0, late = -1;
+    Stream streams[5];
+    for (Stream& s : streams) {
+      auto made = Stream::create();
+      OURO_RANK_OK(made);
+      s = *made;
+    }
+    auto answered = recv(*g, out(sent), before, 1, streams[0]);
+    const Result<Work> in_vain[] = {recv(*g, out(named), next, 2, streams[1]),
+                                    recv(*g, out(any), kAnySource, 3, streams[2]),
+                                    recv(*g, out(own), c.rank(), 4, streams[3])};
+    OURO_RANK_OK(answered);
+    // It is submitted, and is sent when this rank is closing the group already.
+    streams[4].run([] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      return Status();
+    });
+    auto send_late = send(*g, in(word), next, 1, streams[4]);
+    OURO_RANK_OK(send_late);
+    if (c.rank() == 0) {  // a batch of a send and a receive is over as far as its send is
+      group_start();
+      auto give = send(*g, in(word), 1, 5, streams[4]);
+      auto take = recv(*g, out(late), 1, 6, streams[4]);
+      OURO_RANK_OK(group_end());
+      OURO_RANK_OK(g->close());
+      OURO_RANK_OK(give);
+      OURO_RANK_OK(take);
+      OURO_RANK_CHECK(take->wait(kHang).reason() == Reason::revoked, "{}", take->wait(kHang).message());
+    } else {
+      OURO_RANK_OK(g->close());
+    }
+    OURO_RANK_OK(answered->wait(kHang));
+    OURO_RANK_CHECK(sent == 100 + before, "{}", sent);
+    for (const auto& w : in_vain) {
+      OURO_RANK_OK(w);
+      const Status s = w->wait(kHang);
+      OURO_RANK_CHECK(s.reason() == Reason::revoked &&
+                          s.message().find("closed before a message came") != std::string::npos,
+                      "{}", s.message());
+    }
+    OURO_RANK_OK(barrier(c.world()));
+    return "";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
+/// A receive from any source ends when all others have left, as one from a certain rank does.
+TEST_P(MessagesWhenRanksLeave, FromAnySourceFailWhenAllOthersHaveLeft) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
+  const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
+    if (c.rank() != 0) return "";
+    int word = 0;
+    const Status s = recv(c.world(), out(word), kAnySource).status();
+    OURO_RANK_CHECK(
+        s.reason() == Reason::peer_dead && s.message().find("all others left") != std::string::npos, "{}",
+        s.message());
+    return "";
+  });
+  EXPECT_EQ(outcome, "");
+}
+
 /// Destroying the last handle of a group, or its context, ends messages in flight, whatever their deadline.
 TEST_P(MessagesWhenRanksLeave, EndWithTheLastHandle) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
