@@ -4,7 +4,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <cmath>
+#include <vector>
+
 #include "kernels/host/host_job.h"
+#include "tests/float_modes.h"
 #include "tests/kernels/optim_cases.h"
 
 namespace ouro::kernels::optim {
@@ -52,6 +56,41 @@ TEST_P(OptimLoops, AreTheScalarRules) {
                                      << shift << " bytes off, " << (mixed ? "mixed" : "not mixed");
           }
         }
+}
+
+/// The caller's floating-point mode has no part in a step, and comes back after it.
+TEST_P(OptimLoops, AreTheSameInEveryMode) {
+  const Fused scaled{.scale = {.inverse = 1.0 / 3, .clip = 0.7}};
+  for (const test::FloatMode& mode : test::kFloatModes)
+    for (const Call& call : all_calls())
+      for (const Layout layout : kLayouts) {
+        Arrays want(layout, 100, 0, 3), got = want;
+        const Exchange there = want.exchange(), here = got.exchange();
+        Fused a = scaled, b = scaled;
+        a.exchange = &there, b.exchange = &here;
+        ASSERT_TRUE(perform(call, want, a).ok());
+        {
+          const test::InFloatMode other(mode);
+          ASSERT_TRUE(perform(call, got, b).ok());
+          ASSERT_TRUE(other.holds()) << mode.name;
+        }
+        ASSERT_TRUE(got == want) << call.name << ", " << label(layout) << ", " << mode.name;
+      }
+}
+
+TEST_P(OptimLoops, SurveysAreTheSameInEveryMode) {
+  std::vector<float> gradient(100'003);
+  for (std::size_t i = 0; i < gradient.size(); ++i)
+    gradient[i] =
+        std::ldexp(1.0F + static_cast<float>(i % 1013) / 1013, i % 7 == 0 ? -140 : -static_cast<int>(i % 20));
+  const auto survey_all = [&] {
+    return survey(DType::f32, gradient.data(), gradient.size(), {1.0 / 3, 0.7})->squares;
+  };
+  const double want = survey_all();
+  for (const test::FloatMode& mode : test::kFloatModes) {
+    const test::InFloatMode other(mode);
+    EXPECT_EQ(survey_all(), want) << mode.name;
+  }
 }
 
 /// The scalar rules are compiled for this processor too; this number was computed on x86-64.

@@ -186,6 +186,23 @@ TEST(Misuse, WhatIsNotThereSaysSo) {
   });
 }
 
+/// It stays queued, and a receive of its own type gets it.
+TEST(Misuse, AMessageOfAnotherType) {
+  in_threads(2, [](int rank, ncclComm_t comm) {
+    float numbers[4] = {1, 2, 3, 4};
+    if (rank == 0) {
+      EXPECT_OK(ncclSend(numbers, 4, ncclFloat32, 1, comm, nullptr));
+      return;
+    }
+    std::int32_t words[4];
+    EXPECT_EQ(ncclRecv(words, 4, ncclInt32, 0, comm, nullptr), ncclInvalidUsage);
+    EXPECT_THAT(std::string(ncclGetLastError(comm)), HasSubstr("has 4 elements of float; expected int32"));
+    float got[4] = {};
+    EXPECT_OK(ncclRecv(got, 4, ncclFloat32, 0, comm, nullptr));
+    EXPECT_EQ(got[3], 4);
+  });
+}
+
 /// Rank 2 of 3 makes a different call: all ranks get an error that names both calls. A rank that only sends,
 /// such as the root of a broadcast, may get it at its next call.
 void expect_mismatch(const std::function<ncclResult_t(bool odd, ncclComm_t)>& call, const char* one,
