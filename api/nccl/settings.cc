@@ -10,6 +10,7 @@
 #include "api/nccl/version.h"
 #include "kernels/device/gpu.h"
 #include "runtime/core/env.h"
+#include "runtime/core/fd.h"
 #include "runtime/core/log.h"
 #include "runtime/core/per_process.h"
 
@@ -27,6 +28,7 @@ namespace {
 bool driver_has_gpus() {
   static constinit MadeOnce<const bool> answer;
   return answer.get([] {
+    occupy_standard_descriptors();  // before the driver opens its devices
     void* const driver = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!driver) return false;
     const auto init = reinterpret_cast<int (*)(unsigned)>(::dlsym(driver, "cuInit"));

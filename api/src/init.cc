@@ -14,6 +14,7 @@
 #include "runtime/context/context.h"
 #include "runtime/core/deadline.h"
 #include "runtime/core/env.h"
+#include "runtime/core/fd.h"
 #include "runtime/core/log.h"
 #include "runtime/core/process.h"
 #include "runtime/core/thread.h"
@@ -235,6 +236,7 @@ Result<UniqueId> UniqueId::create() {
 }
 
 Result<Context> Context::create(const InitOptions& o) {
+  occupy_standard_descriptors();
   if (!o.rank || !o.world_size)
     return invalid("rank and world_size must be given both, or neither (then: from_env)");
   if (*o.world_size < 1 || *o.world_size > kMaxRanks)

@@ -76,6 +76,7 @@ Gpu* choose() {
     return no_gpu(fakes.status().message()).release();
   }
   if (const int n = static_cast<int>(fakes->value_or(0)); n > 0) return emulated(n);
+  occupy_standard_descriptors();  // before the driver opens its devices
   std::string why;
   if (Gpu* real = cuda(&why)) return real;
   return no_gpu(std::move(why)).release();

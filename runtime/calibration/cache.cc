@@ -11,13 +11,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string_view>
 #include <utility>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/file_size.h"
 #include "runtime/core/process.h"
 
 #define XXH_INLINE_ALL
@@ -33,7 +33,7 @@ std::string name_of(const std::string& key) {
 }
 
 Status system_error(const std::string& path, const char* what) {
-  return {Reason::resource, fmt::format("{}: {}: {}", path, what, std::strerror(errno))};
+  return {Reason::resource, fmt::format("{}: {}: {}", path, what, file_error(errno))};
 }
 
 /// Checks that an open file or directory belongs to this user, and that nobody else may change it.
@@ -144,7 +144,7 @@ Status CalibrationCache::store(const Calibration& c) const {
   const std::string text = to_json(c, key_), part = fmt::format("{}.{:x}", name_, process_number());
   (void)::unlinkat(directory.get(), part.c_str(), 0);
   Fd fd(::openat(directory.get(), part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (fd && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) &&
+  if (fd && (errno = write_whole(fd.get(), text)) == 0 &&
       ::renameat(directory.get(), part.c_str(), directory.get(), name_.c_str()) == 0)
     return {};
   const Status why = system_error(file_, "cannot be written");

@@ -17,6 +17,8 @@
 #include <utility>
 
 #include "runtime/core/env.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/file_size.h"
 #include "runtime/core/per_process.h"
 
 namespace ouro::log {
@@ -39,40 +41,26 @@ constexpr int kSubsystemCount = static_cast<int>(std::size(kSubsystems));
 constexpr std::uint32_t kAll = (1u << kSubsystemCount) - 1;
 
 /// Writes all of it or gives up: a log that cannot be written has nowhere to say so.
-void put(int fd, std::string_view line) {
-  while (!line.empty()) {
-    const ssize_t n = ::write(fd, line.data(), line.size());
-    if (n > 0) {
-      line.remove_prefix(static_cast<std::size_t>(n));
-    } else if (n == 0 || errno != EINTR) {
-      return;
-    }
-  }
-}
+void put(int fd, std::string_view line) { (void)write_whole(fd, line); }
 
 struct Sink {
   Level level = Level::warn;
   std::uint32_t mask = 0;
-  int fd = STDERR_FILENO;
+  Fd file;  ///< none: standard error
   std::string host = host_name();
 
   Sink();
-  ~Sink() {
-    if (fd != STDERR_FILENO) ::close(fd);
-  }
-  Sink(const Sink&) = delete;
-  Sink& operator=(const Sink&) = delete;
-
+  int fd() const { return file ? file.get() : STDERR_FILENO; }
   std::string prefix() const { return fmt::format("{}:{}:{}", host, getpid(), gettid()); }
   void plain(std::string_view kind, std::string_view text) const {
-    put(fd, fmt::format("{} OURO {} {}\n", prefix(), kind, text));
+    put(fd(), fmt::format("{} OURO {} {}\n", prefix(), kind, text));
   }
   void warning(std::string_view where, std::string_view text) const {
     using namespace std::chrono;
     const auto now = floor<microseconds>(system_clock::now());
     const auto second = floor<seconds>(now);
-    put(fd, fmt::format("\n[{:%FT%T}.{:06}Z] {} {} OURO WARN {}\n", second, (now - second).count(), prefix(),
-                        where, text));
+    put(fd(), fmt::format("\n[{:%FT%T}.{:06}Z] {} {} OURO WARN {}\n", second, (now - second).count(),
+                          prefix(), where, text));
   }
 };
 
@@ -96,12 +84,8 @@ Sink::Sink() {
   if (!unknown.empty()) trouble += fmt::format("OURO_DEBUG_SUBSYS: no such subsystem: {}; ", unknown);
   if (const std::string pattern = read("OURO_DEBUG_FILE", "", trouble); !pattern.empty()) {
     const std::string path = expand_file_name(pattern);
-    const int opened = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (opened >= 0) {
-      fd = opened;
-    } else {
-      trouble += fmt::format("OURO_DEBUG_FILE: cannot open {}: {}; ", path, std::strerror(errno));
-    }
+    file = Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (!file) trouble += fmt::format("OURO_DEBUG_FILE: cannot open {}: {}; ", path, std::strerror(errno));
   }
   if (!trouble.empty() && level >= Level::warn) {
     trouble.resize(trouble.size() - 2);

@@ -17,6 +17,7 @@
 #include <sstream>
 #include <string>
 
+#include "runtime/core/file_size.h"
 #include "runtime/core/per_process.h"
 
 namespace ouro::device {
@@ -82,10 +83,13 @@ Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes, const char* 
   // Reserves the pages now, so that a full memory file system is an error here and not a SIGBUS at the
   // first write.
   int error = EINTR;
-  while (error == EINTR) error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  {
+    const NoFileSizeSignal quiet;
+    while (error == EINTR) error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  }
   if (error != 0)
     return Status(Reason::resource, fmt::format("{}: cannot reserve {} bytes of shared memory: {}", what,
-                                                bytes, std::strerror(error)));
+                                                bytes, file_error(error)));
   if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
     return Status(Reason::resource,
                   fmt::format("{}: cannot seal shared memory: {}", what, std::strerror(errno)));

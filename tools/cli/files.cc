@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/file_size.h"
 #include "tools/cli/output.h"
 
 namespace ouro::tools {
@@ -21,7 +22,7 @@ namespace {
 constexpr int kMaxFileNames = 10'000;
 
 Status unwritable(const std::string& path, int error) {
-  return {Reason::resource, fmt::format("{}: cannot be written: {}", path, std::strerror(error))};
+  return {Reason::resource, fmt::format("{}: cannot be written: {}", path, file_error(error))};
 }
 
 /// The number of the descriptor that a name refers to; nullopt: none.
@@ -132,7 +133,7 @@ Result<std::string> reserve_file(const std::string& path) {
     const std::string candidate = i < 0 ? path : fmt::format("{}.{}", path, i);
     if (const Fd made = open_to_write(candidate, O_EXCL)) return candidate;
     if (errno != EEXIST)
-      return Status(Reason::resource, fmt::format("cannot create {}: {}", candidate, std::strerror(errno)));
+      return Status(Reason::resource, fmt::format("cannot create {}: {}", candidate, file_error(errno)));
   }
   return Status(Reason::resource,
                 fmt::format("{} and {} numbered names after it exist", path, kMaxFileNames));

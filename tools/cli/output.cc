@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/file_size.h"
 
 namespace ouro::tools {
 namespace {
@@ -27,15 +28,10 @@ State& state() {
   return *one;
 }
 
-/// Opening gives the lowest free number, so in ascending order each gap gets its own number.
 void fill_gaps() {
-  for (int fd = 0; fd < 3; ++fd) {
-    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-    state().closed[static_cast<std::size_t>(fd)] = true;
-    Fd null(::open("/dev/null", (fd == 0 ? O_RDONLY : O_WRONLY) | O_CLOEXEC));
-    // Close-on-exec: programs that this one starts find the descriptor closed, as this program did.
-    if (null.get() == fd) (void)null.release();
-  }
+  for (int fd = 0; fd < 3; ++fd)
+    state().closed[static_cast<std::size_t>(fd)] = ::fcntl(fd, F_GETFD) < 0 && errno == EBADF;
+  occupy_standard_descriptors();
 }
 
 /// Ends the program by SIGPIPE as if the signal had never been ignored.
@@ -90,6 +86,7 @@ void complain_text(std::string_view text) { (void)write_all(STDERR_FILENO, text)
 
 int run_program(std::string_view name, const std::function<int()>& body) {
   fill_gaps();
+  block_file_size_signal();  // a file that grows too large is an error
   const int code = body();
   int error = 0;
   {
@@ -98,7 +95,7 @@ int run_program(std::string_view name, const std::function<int()>& body) {
   }
   if (error == 0 && !was_closed(STDOUT_FILENO)) error = close_error();
   if (error == 0) return code;
-  complain("{}: cannot write standard output: {}\n", name, std::strerror(error));
+  complain("{}: cannot write standard output: {}\n", name, file_error(error));
   return code == 0 ? 1 : code;
 }
 

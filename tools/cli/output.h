@@ -9,8 +9,8 @@
 
 namespace ouro::tools {
 
-/// Wraps the main function of a program. Descriptors 0 to 2 that are closed become /dev/null first, so that
-/// no file or socket of the program takes their place. Returns what `body` returns. If printed text has been
+/// Wraps the main function of a program. Descriptors 0 to 2 that are closed are occupied first, so that no
+/// file or socket of the program takes their place. Returns what `body` returns. If printed text has been
 /// lost (or standard output cannot be closed), it prints "NAME: cannot write standard output: WHY" and
 /// returns 1 instead of 0.
 int run_program(std::string_view name, const std::function<int()>& body);

@@ -95,7 +95,7 @@ Result<Fd> CudaMemory::export_fd(const Region& r) {
   int fd = -1;
   OURO_DRIVER(cuMemExportToShareableHandle, &fd, r.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   Fd owned(fd);
-  if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
+  if (::fcntl(owned.get(), F_SETFD, FD_CLOEXEC) != 0)
     return Status{Reason::resource,
                   fmt::format("fcntl(FD_CLOEXEC) of exported memory: {}", std::strerror(errno))};
   return owned;

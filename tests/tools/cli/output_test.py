@@ -179,6 +179,20 @@ class Files(unittest.TestCase):
                 self.assertEqual(done.returncode, 1, done.stderr)
                 self.assertIn("No such file or directory", done.stderr)
 
+    def test_limit_of_file_sizes(self):
+        """A file, standard output or a segment that may not grow is an error that names the limit, and no signal."""
+        limited = "File too large: files and shared memory of this process are limited to 0 bytes (RLIMIT_FSIZE"
+        for command in WRITES:
+            with self.subTest(" ".join(command)), tempfile.TemporaryDirectory() as folder:
+                done = shell('ulimit -f 0; exec "$@"', [*command, f"{folder}/file"])
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(limited, done.stderr)
+        for command in PRINTS:
+            with self.subTest(" ".join(command)), tempfile.TemporaryFile() as file:
+                done = shell('ulimit -f 0; exec "$@"', command, stdout=file, stderr=subprocess.PIPE)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(limited, done.stderr)
+
     def test_null(self):
         before = set(os.listdir("/dev"))
         for command in WRITES:
