@@ -108,7 +108,7 @@ void Agent::say_all(Signals& signals) {
   while (!gone_ && out_->waiting() > 0) {
     std::vector<pollfd> fds;
     watch(fds, signals);
-    if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return;
+    if (::poll(fds.data(), fds.size(), wait_ms({signals.next()})) < 0 && errno != EINTR) return;
     hear(fds.data(), signals);
   }
 }
@@ -167,7 +167,7 @@ void Agent::supervise(Job& job, Signals& signals) {
     std::vector<pollfd> fds;
     watch(fds, signals);
     job.watch(fds);
-    if (::poll(fds.data(), fds.size(), wait_ms({job.next()})) < 0 && errno != EINTR) break;
+    if (::poll(fds.data(), fds.size(), wait_ms({job.next(), signals.next()})) < 0 && errno != EINTR) break;
     hear(fds.data(), signals);
     job.handle(fds.data() + kWatched);
     job.on_time();
@@ -222,7 +222,7 @@ int Agent::run(int above) {
     std::vector<pollfd> fds;
     watch(fds, signals);
     if (listeners_) listeners_->watch(fds);
-    if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) return 1;
+    if (::poll(fds.data(), fds.size(), wait_ms({signals.next()})) < 0 && errno != EINTR) return 1;
     hear(fds.data(), signals);
     if (listeners_ && fds.size() > kWatched) listeners_->handle(fds.data() + kWatched);
   }

@@ -92,7 +92,8 @@ Report next_report(int fd, const Patience& patience) {
   for (;;) {
     std::vector<pollfd> fds{{fd, POLLIN, 0}};
     if (patience.signals != nullptr) patience.signals->watch(fds);
-    ::poll(fds.data(), fds.size(), wait_ms({patience.limit}));
+    const When look = patience.signals != nullptr ? patience.signals->next() : When();
+    ::poll(fds.data(), fds.size(), wait_ms({patience.limit, look}));
     if (fds[0].revents == 0) {
       if (patience.signals != nullptr && patience.signals->ending()) return {Report::Stage::program, EINTR};
       if (patience.limit && Clock::now() >= *patience.limit) return {Report::Stage::program, ETIME};
@@ -109,6 +110,14 @@ Report next_report(int fd, const Patience& patience) {
 std::string Ending::text() const {
   if (signal != 0) return fmt::format("was killed by signal {} ({})", signal, ::strsignal(signal));
   return fmt::format("exited with code {}", code);
+}
+
+bool Child::has_ended(const pollfd& seen) const {
+  if (pidfd) return seen.revents != 0;
+  siginfo_t what{};
+  return pid != 0 && !ending &&
+         ::waitid(P_PID, static_cast<id_t>(pid), &what, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         what.si_pid == pid;
 }
 
 void Child::signal_group(int number) const { ::kill(-pid, number); }
@@ -163,11 +172,6 @@ Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& ar
   }
   child.pid = pid;
   child.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));  // close-on-exec by definition
-  if (!child.pidfd) {
-    const Status failure = system_error("cannot watch a process (pidfd_open)");
-    child.reap();
-    return failure;
-  }
   child.out = std::move(out->read);
   child.err = std::move(err->read);
   for (const Fd* fd : {&child.out, &child.err}) ::fcntl(fd->get(), F_SETFL, O_NONBLOCK);

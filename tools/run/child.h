@@ -1,4 +1,4 @@
-// One rank as a process: its pidfd, its two output pipes, and how it ended. Used by the launcher.
+// One rank as a process: its two output pipes, when it has ended, and how it ended. Used by the launcher.
 #pragma once
 #include <signal.h>
 #include <sys/types.h>
@@ -28,7 +28,8 @@ struct Ending {
 
 struct Child {
   pid_t pid = 0;
-  /// pidfd is readable when the process has ended; out and err are non-blocking read ends.
+  /// pidfd is readable when the process has ended; the system may have none. out and err are non-blocking
+  /// read ends.
   Fd pidfd, out, err;
   std::optional<Ending> ending;
   int memory_error = 0;  ///< errno with which the system refused to prefer the memory of the place; 0: none
@@ -36,7 +37,11 @@ struct Child {
   /// Sends to the whole process group. The leader is not reaped before its last kill, so its process id
   /// cannot have been reused.
   void signal_group(int number) const;
-  /// Call once pidfd is readable: kills what is left of the group, then reaps and sets `ending`.
+  /// Whether the process has ended, `seen` being what poll has said about pidfd. Does not reap it.
+  bool has_ended(const pollfd& seen) const;
+  /// How long poll may wait: without a pidfd, a moment.
+  When next() const { return pid == 0 || ending || pidfd ? When() : soon(); }
+  /// Call once it has ended: kills what is left of the group, then reaps and sets `ending`.
   void reap();
 };
 

@@ -1,6 +1,7 @@
 // The launcher's two outputs. Used through console.h.
 #include "tools/run/console.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <string.h>
@@ -14,10 +15,12 @@ namespace {
 constexpr milliseconds kHurry{1000};    // how long to wait for a reader if the job was ended from outside
 constexpr milliseconds kLastWord{200};  // time for the message about dropped bytes to be written
 
+/// A closed descriptor that is merely occupied (runtime/core/fd.h) is not the file that it looks like.
 bool same_file(int a, int b) {
   struct stat x {
   }, y{};
-  return ::fstat(a, &x) == 0 && ::fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+  return ((::fcntl(a, F_GETFL) ^ ::fcntl(b, F_GETFL)) & O_PATH) == 0 && ::fstat(a, &x) == 0 &&
+         ::fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 }  // namespace
@@ -67,7 +70,7 @@ std::optional<int> Console::broken() {
     if (error == 0) continue;
     if (!std::exchange(told_, true))
       say(fmt::format("cannot write to standard {}: {}", is_error && out_ ? "error" : "output",
-                      std::strerror(error)));
+                      file_error(error)));
     return 1;
   }
   return {};
@@ -91,7 +94,7 @@ int Console::drain(int code, bool hurry, When timeout, Signals& signals) {
     std::vector<pollfd> fds;
     signals.watch(fds);
     watch(fds);
-    if (::poll(fds.data(), fds.size(), wait_ms({limit})) < 0 && errno != EINTR) break;
+    if (::poll(fds.data(), fds.size(), wait_ms({limit, signals.next()})) < 0 && errno != EINTR) break;
     hear();
     for (int number; (number = signals.take()) != 0;) {
       if (!ends_the_job(number)) continue;

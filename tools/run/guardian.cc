@@ -26,11 +26,12 @@ struct Outcome {
 };
 constexpr std::size_t kLongestText = 16'384;
 
-[[noreturn]] void work_and_leave(const std::function<Result<int>(int)>& work, int above, int report) {
+/// `report`: a pipe; that nobody can read it any more is the guardian's death.
+[[noreturn]] void work_and_leave(const std::function<Result<int>(int)>& work, int report) {
   ::setpgid(0, 0);
   const Result<int> result = [&]() -> Result<int> {
     try {
-      return work(above);
+      return work(report);
     } catch (const std::exception& e) {
       return Status(Reason::resource, e.what());
     }
@@ -49,13 +50,15 @@ constexpr std::size_t kLongestText = 16'384;
   ::_exit(0);
 }
 
-/// Passes signals on until the child, of which `pidfd` is a descriptor, has ended. Returns its wait status.
-int attend(pid_t child, const Fd& pidfd, Signals& signals) {
+/// Passes signals on until the child has ended. Returns its wait status.
+int attend(pid_t child, Signals& signals) {
+  const Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   for (;;) {
     std::vector<pollfd> fds;
     signals.watch(fds);
     fds.push_back({pidfd.get(), POLLIN, 0});
-    if (::poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) ::kill(child, SIGKILL);
+    const int wait = wait_ms({signals.next(), pidfd ? When() : soon()});
+    if (::poll(fds.data(), fds.size(), wait) < 0 && errno != EINTR) ::kill(child, SIGKILL);
     for (int number; (number = signals.take()) != 0;) {
       ::kill(child, number);
       if (number == SIGTSTP)
@@ -72,25 +75,19 @@ Result<int> guarded(const std::string& name, const std::function<Result<int>(int
   const ChildrenCount count;
   std::optional<Subreaper> subreaper(std::in_place);
   Signals signals;
-  if (!signals) return system_error("cannot watch signals (signalfd)");
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return system_error("cannot make a pipe");
   Fd read_end(ends[0]), write_end(ends[1]);
-  const Fd self(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  if (!self) return system_error("cannot watch a process (pidfd_open)");
   std::fflush(nullptr);  // otherwise both processes would write what is buffered
   const pid_t child = ::fork();
   if (child < 0) return system_error("cannot start a process");
-  if (child == 0) work_and_leave(work, self.get(), write_end.get());
+  if (child == 0) {
+    read_end.reset();
+    work_and_leave(work, write_end.get());
+  }
   ::setpgid(child, child);
   write_end.reset();
-  const Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
-  if (!pidfd) {
-    ::kill(child, SIGKILL);
-    ::waitpid(child, nullptr, 0);
-    return system_error("cannot watch a process (pidfd_open)");
-  }
-  const int status = attend(child, pidfd, signals);
+  const int status = attend(child, signals);
   Outcome outcome;
   std::string bytes(sizeof outcome + kLongestText, '\0');
   ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);

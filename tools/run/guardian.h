@@ -9,7 +9,7 @@
 namespace ouro::run {
 
 /// Runs `work` in a child of this process, from which all ranks descend, and returns the result of `work`.
-/// `above` is a pidfd of this process, for Signals.
+/// `above` is a pipe that only this process reads, for Signals.
 ///
 /// This process passes signals on to the child (which leads a process group of its own, so no signal arrives
 /// twice) and stops and continues together with it. If this process is killed, the child notices and ends the

@@ -191,6 +191,12 @@ void Job::forward(int number) {
   kill_ = Clock::now() + kForwardToKill;
 }
 
+When Job::next() const {
+  When first = earliest({term_, kill_, show_});
+  for (const Rank& r : ranks_) first = earliest({first, r.child.next()});
+  return first;
+}
+
 void Job::on_time() {
   if (due(term_)) {
     signal_all(SIGTERM);
@@ -214,7 +220,7 @@ void Job::handle(const pollfd* fds) {
   for (Rank& r : ranks_) {
     if (fds[1].revents != 0) drain(r, false, false);
     if (fds[2].revents != 0) drain(r, true, false);
-    if (fds[0].revents != 0) ended.push_back(&r);
+    if (r.child.has_ended(fds[0])) ended.push_back(&r);
     fds += 3;
   }
   collect(ended);

@@ -70,7 +70,7 @@ class Job {
 
   void watch(std::vector<pollfd>& fds) const;  ///< appends three for each rank
   void handle(const pollfd* fds);              ///< takes the entries that watch() appended, after poll
-  When next() const { return earliest({term_, kill_, show_}); }
+  When next() const;
   void on_time();
 
   /// Sends SIGTERM to all ranks after `until_term`, and SIGKILL kTermToKill later.

@@ -1,7 +1,6 @@
 // A job on this host: one thread and one poll over signals, processes and pipes. Used through launcher.h.
 #include "tools/run/launcher.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -12,6 +11,7 @@
 
 #include "runtime/join/launch.h"
 #include "runtime/join/roll.h"
+#include "runtime/network/net_address.h"
 #include "tools/run/console.h"
 #include "tools/run/guardian.h"
 #include "tools/run/guards.h"
@@ -21,25 +21,37 @@
 namespace ouro::run {
 namespace {
 
-/// A port that has no listener at the moment.
-Result<int> free_port() {
-  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (!socket || ::bind(socket.get(), generic, size) != 0 ||
-      ::getsockname(socket.get(), generic, &size) != 0) {
-    return system_error("cannot find a free port on 127.0.0.1");
-  }
-  return static_cast<int>(ntohs(address.sin_port));
+struct Place {
+  std::string address;
+  int port = 0;
+};
+
+/// A port of a loopback address that has no listener at the moment.
+Result<Place> free_port(const char* loopback) {
+  OURO_ASSIGN(rt::NetAddress at, rt::parse_address(rt::with_port(loopback, 0)));
+  const Fd socket(::socket(at.at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  auto* generic = reinterpret_cast<sockaddr*>(&at.at);
+  if (!socket || ::bind(socket.get(), generic, at.length) != 0 ||
+      ::getsockname(socket.get(), generic, &at.length) != 0)
+    return system_error(fmt::format("cannot find a free port on {}", loopback));
+  const bool ipv6 = at.at.ss_family == AF_INET6;
+  return Place{loopback, ntohs(ipv6 ? reinterpret_cast<sockaddr_in6&>(at.at).sin6_port
+                                    : reinterpret_cast<sockaddr_in&>(at.at).sin_port)};
 }
 
-/// Whether rank 0 gets this process's standard input: not if it is a terminal, closed or write-only.
+/// What programs of one host find in MASTER_ADDR and MASTER_PORT. A host, or a container, may have IPv6 only.
+Result<Place> free_place() {
+  const Result<Place> older = free_port("127.0.0.1"), newer = older.ok() ? older : free_port("::1");
+  if (newer.ok()) return newer;
+  return Status(Reason::resource,
+                fmt::format("{}; {}", older.status().failure()->text, newer.status().failure()->text));
+}
+
+/// Whether rank 0 gets this process's standard input: not if it is a terminal, closed (or merely occupied) or
+/// write-only.
 bool reads_input() {
   const int mode = ::fcntl(STDIN_FILENO, F_GETFL);
-  return ::isatty(STDIN_FILENO) == 0 && mode >= 0 && (mode & O_ACCMODE) != O_WRONLY;
+  return ::isatty(STDIN_FILENO) == 0 && mode >= 0 && (mode & O_PATH) == 0 && (mode & O_ACCMODE) != O_WRONLY;
 }
 
 /// Prints what the ranks of this host do, and holds the exit code of the job.
@@ -89,7 +101,8 @@ int supervise(const RunOptions& options, Job& job, Printer& printer, Console& co
     console.watch(fds);
     const std::size_t own = fds.size();
     job.watch(fds);
-    if (::poll(fds.data(), fds.size(), wait_ms({limit, job.next()})) < 0 && errno != EINTR) break;
+    if (::poll(fds.data(), fds.size(), wait_ms({limit, job.next(), signals.next()})) < 0 && errno != EINTR)
+      break;
     console.hear();
     job.handle(fds.data() + own);
   }
@@ -100,12 +113,12 @@ int supervise(const RunOptions& options, Job& job, Printer& printer, Console& co
 
 Result<int> run_here(const RunOptions& options, const std::vector<std::string>& argv, Signals& signals) {
   const Result<std::string> id = random_hex(16);
-  const Result<int> port = free_port();
+  const Result<Place> place = free_place();
   if (!id.ok()) return id.status();
-  if (!port.ok()) return port.status();
+  if (!place.ok()) return place.status();
   OURO_ASSIGN(const auto console, Console::open(options));
   OURO_ASSIGN(const auto roll, rt::Roll::create(*id, options.ranks, 0));
-  const Rendezvous rendezvous{.job = *id, .port = *port, .rendezvous = {}};
+  const Rendezvous rendezvous{.job = *id, .address = place->address, .port = place->port, .rendezvous = {}};
   Job::Spec spec{.argv = argv, .environments = {}, .bind = options.bind};
   const Environment mine = own_environment();
   for (int r = 0; r < options.ranks; ++r) {
@@ -197,7 +210,6 @@ Result<int> run_ranks(const RunOptions& options, const std::vector<std::string>&
   return guarded(options.name, [&](int above) -> Result<int> {
     const Subreaper subreaper;  // destroyed last, when the ranks are gone
     Signals signals(Signals::Which::all, above);
-    if (!signals) return system_error("cannot watch signals (signalfd)");
     return options.hosts.empty() ? run_here(options, argv, signals) : run_on_hosts(options, argv, signals);
   });
 }

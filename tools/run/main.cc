@@ -1,9 +1,7 @@
 // ouro-run: starts N ranks of a program, on this host or on several. A program for users; launcher.h
 // describes what it does.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <iostream>
@@ -11,6 +9,8 @@
 #include <string_view>
 
 #include "runtime/context/faults.h"
+#include "runtime/core/fd.h"
+#include "runtime/core/file_size.h"
 #include "tools/cli/errors.h"
 #include "tools/run/agent.h"
 #include "tools/run/hosts.h"
@@ -96,15 +96,6 @@ ouro::Status set_faults(ouro::Environment& variables, const std::vector<std::str
   return {};
 }
 
-/// If one of the three standard descriptors is closed, the next descriptor to be opened would take its place.
-/// Opens /dev/null there so that reading or writing it still fails.
-void occupy_standard_descriptors() {
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-    if (::fcntl(fd, F_GETFD) < 0) [[maybe_unused]]
-      const int same =  // open returns the lowest free descriptor
-          ::open("/dev/null", (fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) | O_CLOEXEC);
-}
-
 int usage(const std::string& text) {
   std::cerr << "ouro-run: " << text << "\n";
   return kUsage;
@@ -112,7 +103,8 @@ int usage(const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  occupy_standard_descriptors();
+  ouro::occupy_standard_descriptors();
+  ouro::block_file_size_signal();  // a file that grows too large is an error
   if (argc == 2 && std::string_view(argv[1]) == ouro::run::kAgentCommand) return ouro::run::agent_main();
   CLI::App app{"Starts N ranks of a program, on this host or on several, and ends them all if one fails.",
                "ouro-run"};

@@ -365,7 +365,9 @@ int HostsJob::run(Signals& signals) {
       fds.push_back({a.child.err.get(), POLLIN, 0});
       fds.push_back({a.unsent() ? a.in.get() : -1, POLLOUT, 0});
     }
-    const int wait = wait_ms({timeout_, call_limit_, verdict_, give_up_});
+    When first = earliest({timeout_, call_limit_, verdict_, give_up_, signals.next()});
+    for (const AgentLink& a : agents_) first = earliest({first, a.child.next()});
+    const int wait = wait_ms({first});
     if (::poll(fds.data(), fds.size(), wait) < 0 && errno != EINTR) break;
     console_->hear();
     for (std::size_t i = 0; i < agents_.size(); ++i) {
@@ -373,7 +375,7 @@ int HostsJob::run(Signals& signals) {
       if (fd[1].revents != 0) agents_[i].drain();
       if (fd[2].revents != 0) agents_[i].drain_errors();
       if (fd[3].revents != 0) agents_[i].flush();
-      if (fd[0].revents != 0) gone(agents_[i]);
+      if (agents_[i].child.has_ended(fd[0])) gone(agents_[i]);
     }
   }
   tell();

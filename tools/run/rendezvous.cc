@@ -51,7 +51,7 @@ Result<std::vector<std::string>> own_addresses(const std::string& peer, const st
   OURO_ASSIGN(auto all, rt::list_interfaces());
   std::vector<std::string> addresses;
   const rt::NameFilter filter(question.filter);
-  if (!filter.chooses() || filter.takes("lo")) addresses.push_back("127.0.0.1");
+  if (!filter.chooses() || filter.takes("lo")) addresses = {"127.0.0.1", "::1"};
   // Each iteration removes the best address from the list, so this terminates.
   for (;;) {
     const Result<std::string> best = rt::choose_address(all, question);

@@ -7,10 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <deque>
 #include <vector>
 
 #include "runtime/core/fd.h"
+#include "tools/run/system.h"
 
 namespace ouro::run {
 
@@ -26,7 +28,8 @@ class Signals {
   enum class Which { all, ending };
   static constexpr std::size_t kWatched = 2;  ///< number of descriptors that watch() appends
 
-  /// `above`: a pidfd of the process for which this one works, or -1; its death is reported as SIGKILL.
+  /// `above`: the writing end of a pipe of which only the process for which this one works has the reading
+  /// end, or -1; the death of that process is reported as SIGKILL.
   explicit Signals(Which which = Which::all, int above = -1) : above_(above) {
     sigemptyset(&set_);
     sigaddset(&set_, SIGPIPE);  // a failed write reports it
@@ -34,7 +37,7 @@ class Signals {
     if (which == Which::all)
       for (int number : {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) add(number);
     ::pthread_sigmask(SIG_BLOCK, &set_, &old_);
-    fd_ = Fd(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
+    fd_ = Fd(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));  // none: see next()
   }
   ~Signals() {
     above_ = -1;
@@ -45,11 +48,12 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  explicit operator bool() const { return static_cast<bool>(fd_); }
   void watch(std::vector<pollfd>& fds) const {
     fds.push_back({fd_.get(), POLLIN, 0});
-    fds.push_back({above_, POLLIN, 0});
+    fds.push_back({above_, 0, 0});  // POLLERR: nobody can read it any more
   }
+  /// How long poll may wait: for ever, or, on a system without signalfd, a moment.
+  When next() const { return fd_ ? When() : soon(); }
   /// The next signal's number, or 0.
   int take() {
     fetch();
@@ -70,14 +74,22 @@ class Signals {
     if (::sigaction(number, nullptr, &now) != 0 || now.sa_handler != SIG_IGN) sigaddset(&set_, number);
   }
   void fetch() {
-    signalfd_siginfo info;
-    while (::read(fd_.get(), &info, sizeof info) == sizeof info)
-      if (info.ssi_signo != SIGPIPE) early_.push_back(static_cast<int>(info.ssi_signo));
-    pollfd gone{above_, POLLIN, 0};
+    for (int number; (number = fetch_one()) > 0;)
+      if (number != SIGPIPE) early_.push_back(number);
+    pollfd gone{above_, 0, 0};
     if (above_ >= 0 && ::poll(&gone, 1, 0) > 0) {
       early_.push_back(SIGKILL);
       above_ = -1;
     }
+  }
+
+  /// A signal that is pending, or 0 or less.
+  int fetch_one() {
+    signalfd_siginfo info;
+    if (fd_)
+      return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+    const timespec at_once{};
+    return ::sigtimedwait(&set_, nullptr, &at_once);
   }
 
   sigset_t set_{}, old_{};

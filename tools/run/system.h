@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/core/file_size.h"
 #include "runtime/core/status.h"
 
 namespace ouro::run {
@@ -24,7 +25,7 @@ using std::chrono::milliseconds;
 using When = std::optional<Clock::time_point>;  ///< nullopt: never
 
 inline Status system_error(std::string_view what) {
-  return Status(Reason::resource, fmt::format("{}: {}", what, std::strerror(errno)));
+  return Status(Reason::resource, fmt::format("{}: {}", what, file_error(errno)));
 }
 
 /// `bytes` random bytes as hexadecimal digits.
@@ -70,6 +71,10 @@ inline int wait_ms(std::initializer_list<When> all) {
   }
   return wait;
 }
+
+/// When to look again for something that the system does not report by a descriptor: signals without
+/// signalfd, the end of a process without pidfd_open (Linux before 5.3, seccomp filters of containers).
+inline When soon() { return Clock::now() + milliseconds(20); }
 
 /// True once, when `t` has passed; then `t` is reset to never.
 inline bool due(When& t) {

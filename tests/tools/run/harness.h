@@ -60,6 +60,7 @@ bool eventually(F&& done) {
 struct Where {
   const char* name;
   const char* arguments;
+  const char* before = "";  ///< put before the command line: a program that executes ouro-run
 };
 inline void PrintTo(const Where& w, std::ostream* out) { *out << w.name; }
 
@@ -79,8 +80,8 @@ class OuroRun : public testing::Test {
   /// Runs ouro-run to its end. `arguments` is shell text; the program of the ranks usually is `sh script`.
   Outcome run(const std::string& arguments, const std::string& input = "/dev/null") {
     const auto start = std::chrono::steady_clock::now();
-    const std::string command =
-        fmt::format("cd {0}; {1} {2} >{0}/out 2>{0}/err <{3}", dir_.string(), OURO_RUN, arguments, input);
+    const std::string command = fmt::format("cd {0}; {1} {2} {3} >{0}/out 2>{0}/err <{4}", dir_.string(),
+                                            before_, OURO_RUN, arguments, input);
     const int status = std::system(command.c_str());
     Outcome o;
     o.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -91,8 +92,8 @@ class OuroRun : public testing::Test {
   }
   /// Starts ouro-run without waiting for it. The caller must end and reap it.
   pid_t start(const std::string& arguments) {
-    const std::string command =
-        fmt::format("cd {0}; exec {1} {2} >{0}/out 2>{0}/err </dev/null", dir_.string(), OURO_RUN, arguments);
+    const std::string command = fmt::format("cd {0}; exec {1} {2} {3} >{0}/out 2>{0}/err </dev/null",
+                                            dir_.string(), before_, OURO_RUN, arguments);
     const pid_t launcher = ::fork();
     if (launcher == 0) {
       ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
@@ -117,6 +118,7 @@ class OuroRun : public testing::Test {
   }
 
   std::filesystem::path dir_;
+  std::string before_;  ///< as Where::before
 };
 
 }  // namespace ouro::run

@@ -22,6 +22,7 @@ using std::chrono::milliseconds;
 
 class Signalled : public OuroRun, public testing::WithParamInterface<Where> {
  protected:
+  Signalled() { before_ = GetParam().before; }
   /// The letter of the process's state; T means stopped.
   static std::string state(pid_t pid) {
     const std::string all = slurp(fmt::format("/proc/{}/stat", pid));
@@ -34,7 +35,10 @@ class Signalled : public OuroRun, public testing::WithParamInterface<Where> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Everywhere, Signalled,
-                         testing::Values(Where{"Here", "-n 2"}, Where{"Hosts", "-H a,b --launch-agent ''"}),
+                         testing::Values(Where{"Here", "-n 2"}, Where{"Hosts", "-H a,b --launch-agent ''"},
+                                         Where{"HereOnOldSystem", "-n 2", OLD_SYSTEM " ENOSYS"},
+                                         Where{"HostsOnOldSystem", "-H a,b --launch-agent ''",
+                                               OLD_SYSTEM " EPERM"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(Signalled, UserSignalsReachTheRanksAndTheJobGoesOn) {
