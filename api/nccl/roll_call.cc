@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -168,6 +169,8 @@ Result<std::optional<Roll>> call_roll(const RollId& id, const Report& report,
   hello.rank = static_cast<std::uint32_t>(report.rank),
   hello.world = static_cast<std::uint32_t>(report.world);
   report.place.copy(hello.place, sizeof hello.place - 1);
+  hello.pid = static_cast<std::uint32_t>(getpid());
+  OURO_TRY(wire::random_bytes(hello.caller));
   Result<Answered> said(Answered{});
   for (;;) {
     OURO_ASSIGN(auto caller, reach(id, end, cancelled));

@@ -46,7 +46,8 @@ Result<std::string> expect_ranks(const RollId&, const std::string& place);
 
 /// Reports, and waits until all ranks have reported. nullopt: nobody listens any more, because the process
 /// that made the id has ended. Errors: peer-unresponsive (listener unreachable), never-joined (with the
-/// missing ranks), refused (a rank twice), mismatch (ranks that disagree about their number), revoked.
+/// missing ranks), refused (a rank twice: told to all), mismatch (ranks that disagree about their number),
+/// revoked.
 Result<std::optional<Roll>> call_roll(const RollId&, const Report&, std::chrono::milliseconds deadline,
                                       const std::atomic<bool>& cancelled);
 
@@ -58,12 +59,15 @@ struct Hello {
   char magic[8];
   wire::Nonce id, job;
   std::array<std::uint8_t, 16> random;
-  std::uint32_t rank, world, patience_ms, spare;
+  std::uint32_t rank, world, patience_ms, pid;
   HostKey host;
   char place[kPlace];
+  /// The same in all reports of one call, which repeats its report after a connection has broken: another
+  /// caller with the same rank is an error.
+  std::array<std::uint8_t, 16> caller;
   wire::Key mac;  ///< HMAC of all preceding bytes
 };
-static_assert(sizeof(Hello) == 8 + 3 * 16 + 16 + 16 + kPlace + 32);
+static_assert(sizeof(Hello) == 8 + 3 * 16 + 16 + 16 + kPlace + 16 + 32);
 struct Answer {
   char magic[8];
   /// A Reason; size of what follows: a text, or kPlace bytes and a HostKey per rank.
@@ -71,7 +75,7 @@ struct Answer {
   wire::Key mac;  ///< HMAC of the hello's random bytes, magic, reason, bytes and what follows
 };
 static_assert(sizeof(Answer) == 48);
-inline constexpr char kHello[8] = {'o', 'u', 'r', 'o', '-', 'r', 'o', '1'};
+inline constexpr char kHello[8] = {'o', 'u', 'r', 'o', '-', 'r', 'o', '2'};
 inline constexpr char kAnswer[8] = {'o', 'u', 'r', 'o', '-', 'r', 'a', '1'};
 
 Result<wire::Key> mac_of(const RollId&, const Hello&);

@@ -64,7 +64,18 @@ struct Line {
 struct Gathering {
   std::map<std::uint32_t, Line> ranks;
   std::uint32_t world = 0;
+  Status verdict;  ///< not ok: the communicator cannot be made; those who come later are told so
+  Clock::time_point remembered;  ///< until when
 };
+
+/// "pid 12 at 10.0.0.1"
+std::string caller_of(const Line& l) {
+  rt::NetAddress peer;
+  peer.length = sizeof peer.at;
+  const bool known = getpeername(l.socket.get(), reinterpret_cast<sockaddr*>(&peer.at), &peer.length) == 0;
+  return fmt::format("pid {} at {}", l.hello.pid,
+                     known ? rt::to_string(peer, false) : "an address that is gone");
+}
 
 /// The listener and its thread. One per process; a forked child that needs one creates its own.
 class RollServer {
@@ -165,6 +176,10 @@ class RollServer {
     }
     for (auto at = gatherings_.begin(); at != gatherings_.end();) {
       Gathering& g = at->second;
+      if (!g.verdict.ok()) {
+        at = now >= g.remembered ? gatherings_.erase(at) : std::next(at);
+        continue;
+      }
       // It disconnected and may report again.
       std::erase_if(g.ranks, [](const auto& r) { return !r.second.socket; });
       const bool late =
@@ -173,10 +188,12 @@ class RollServer {
         ++at;
         continue;
       }
-      if (g.ranks.size() == g.world)
-        complete(g);
-      else if (late)
-        refuse_all(g, Reason::never_joined, missing(g));
+      if (late && g.ranks.size() < g.world) {
+        give_up(g, {Reason::never_joined, missing(g)});
+        ++at;
+        continue;
+      }
+      if (g.ranks.size() == g.world) complete(g);
       at = gatherings_.erase(at);
     }
   }
@@ -198,18 +215,23 @@ class RollServer {
     if (!mac.ok() || !wire::equal(*mac, h.mac)) return refuse_unsigned(line);
     if (h.world < 1 || h.world > kMostRanks || h.rank >= h.world) return;
     Gathering& g = gatherings_[h.job];
-    if (g.ranks.empty()) g.world = h.world;
-    if (g.world != h.world) {
-      const std::string why =
-          fmt::format("rank {} says that there are {} ranks, others {}", h.rank, h.world, g.world);
-      answer(line, Reason::mismatch, text(why));
-      return refuse_all(g, Reason::mismatch, why);
-    }
-    if (g.ranks.contains(h.rank))
-      return answer(line, Reason::refused,
-                    text(fmt::format("rank {} of {} has come twice", h.rank, h.world)));
     line.until = Clock::now() + std::chrono::milliseconds(h.patience_ms);
-    g.ranks.emplace(h.rank, std::move(line));
+    if (!g.verdict.ok()) return refuse(line, g.verdict);
+    if (g.ranks.empty()) g.world = h.world;
+    if (g.world != h.world)
+      return give_up(g,
+                     {Reason::mismatch, fmt::format("rank {} says that there are {} ranks, others {}", h.rank,
+                                                    h.world, g.world)},
+                     &line);
+    const auto first = g.ranks.find(h.rank);
+    if (first != g.ranks.end() && first->second.hello.caller != h.caller)
+      return give_up(
+          g,
+          {Reason::refused, fmt::format("rank {} of {} has come twice: {}, and {}; expected each rank "
+                                        "once",
+                                        h.rank, h.world, caller_of(first->second), caller_of(line))},
+          &line);
+    g.ranks.insert_or_assign(h.rank, std::move(line));  // a caller whose connection broke has come back
   }
 
   /// Sent to a rank with an unknown id or a wrong key: there is no shared key to authenticate an answer with.
@@ -234,10 +256,20 @@ class RollServer {
     for (auto& [rank, l] : g.ranks) answer(l, Reason::none, all);
     OURO_INFO(BOOTSTRAP, "all {} ranks of a communicator have come to the roll call", g.world);
   }
-  void refuse_all(Gathering& g, Reason reason, const std::string& why) {
-    for (auto& [rank, l] : g.ranks) answer(l, reason, text(why));
+  /// Tells all ranks that have reported why the communicator cannot be made, and `last`, which has just done
+  /// so; remembers it for the others, as long as somebody may wait for them.
+  void give_up(Gathering& g, Status why, Line* last = nullptr) {
+    g.verdict = std::move(why);
+    std::vector<Line*> all;
+    for (auto& [rank, l] : g.ranks) all.push_back(&l);
+    if (last) all.push_back(last);
+    for (Line* l : all) {
+      g.remembered = std::max(g.remembered, l->until);
+      refuse(*l, g.verdict);
+    }
     g.ranks.clear();
   }
+  void refuse(Line& l, const Status& why) { answer(l, why.reason(), text(why.failure()->text)); }
   static std::vector<std::uint8_t> text(const std::string& s) { return {s.begin(), s.end()}; }
 
   /// The final message to a rank; it fits into the kernel's socket buffer.

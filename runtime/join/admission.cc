@@ -4,16 +4,26 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "transport/wire/codec.h"
+
 namespace ouro::rt {
+namespace {
+
+std::string describe(int rank, const std::string& host, int pid) {
+  return fmt::format("rank {} ({}, pid {})", rank, wire::printable(wire::view(host)), pid);
+}
+
+}  // namespace
 
 Admission::Admission(const wire::Nonce& job, int world, std::string settings, std::string host, int pid)
     : job_(job), settings_(std::move(settings)), entries_(static_cast<std::size_t>(world)) {
   entries_[0] = {true, std::move(host), pid};
 }
 
-std::string Admission::describe(int rank, const std::string& host, int pid) const {
-  return fmt::format("rank {} ({}, pid {})", rank,
-                     wire::printable({reinterpret_cast<const std::uint8_t*>(host.data()), host.size()}), pid);
+Status Admission::twice(int rank, const std::string& first_host, int first_pid, const std::string& host,
+                        int pid) {
+  return {Reason::refused, fmt::format("duplicate-rank: {} joined first, then {}; expected each rank once",
+                                       describe(rank, first_host, first_pid), describe(rank, host, pid))};
 }
 
 Admission::Decision Admission::consider(const wire::Join& join) {
@@ -32,9 +42,7 @@ Admission::Decision Admission::consider(const wire::Join& join) {
         fmt::format("world sizes differ: {} says {}, {} says {}", who, join.world, me, entries_.size()));
   if (join.rank >= join.world) return refuse(fmt::format("rank-range: rank {} of {}", join.rank, join.world));
   Entry& entry = entries_[join.rank];
-  if (entry.taken)
-    return refuse(fmt::format("duplicate-rank: {} joined first; refused {}",
-                              describe(rank, entry.host, entry.pid), who));
+  if (entry.taken) return {Verdict::give_up, twice(rank, entry.host, entry.pid, join.host, join.pid)};
   if (join.settings != settings_)
     return give_up(
         fmt::format("settings differ: {} has '{}', {} has '{}'", who, join.settings, me, settings_));

@@ -13,7 +13,7 @@ class Admission {
  public:
   enum class Verdict {
     admitted,   ///< the rank has joined
-    turn_away,  ///< this rank is refused, the job continues to form
+    turn_away,  ///< this request is refused, the job continues to form
     give_up,    ///< the job cannot form: all ranks are told why
   };
   struct Decision {
@@ -27,6 +27,10 @@ class Admission {
   Decision consider(const wire::Join&);
   /// Takes an admission back, as what came with the request is not usable after all.
   void vacate(int rank);
+  /// The failure if two processes say that they are the same rank: another rank is then missing, and waiting
+  /// for it would be in vain.
+  static Status twice(int rank, const std::string& first_host, int first_pid, const std::string& host,
+                      int pid);
   /// The failure if an admitted rank ends before the job is complete.
   Status lost(int rank) const;
   /// The failure if a missing rank has ended, as its launcher says.
@@ -43,7 +47,6 @@ class Admission {
     std::string host;
     int pid = 0;
   };
-  std::string describe(int rank, const std::string& host, int pid) const;
   wire::Nonce job_;
   std::string settings_;
   std::vector<Entry> entries_;

@@ -27,6 +27,7 @@
 #include "runtime/join/roll.h"
 #include "runtime/network/asio.h"
 #include "runtime/network/network.h"
+#include "transport/wire/codec.h"
 
 namespace ouro::rt {
 namespace {
@@ -82,6 +83,10 @@ Status send_table(int line, const std::vector<Peer>& peers) {
                         fds));
   }
   return {};
+}
+
+Status objection_of(const wire::Refuse& said) {
+  return {Reason::refused, wire::printable(wire::view(said.text), wire::kMaxText)};
 }
 
 namespace {
@@ -165,6 +170,10 @@ class Hub {
   }
 
   void hear(const Line& line, Incoming said) {
+    if (const auto* no = std::get_if<wire::Refuse>(&said.frame)) {
+      if (outcome_.ok()) outcome_ = objection_of(*no);
+      return;
+    }
     auto* join = std::get_if<wire::Join>(&said.frame);
     if (!join)
       return listener_.refuse(line, Status(Reason::refused, "the first frame was not a request to join"));
@@ -351,9 +360,18 @@ Result<Joined> join(const JoinOptions& options, const std::string& server,
           fmt::format("user {} (pid {}) holds the name '@{}' of this job; expected user {}. Another "
                       "name of the job keeps it out, a random one best (UniqueId)",
                       holder.uid, holder.pid, name, geteuid()));
-    return Status(Reason::refused,
-                  fmt::format("duplicate-rank: {} of this job is pid {} already; refused pid {}",
-                              net ? "the first rank on this host" : "rank 0", holder.pid, getpid()));
+    const Status taken =
+        net ? Status(Reason::refused,
+                     fmt::format(
+                         "duplicate-rank: pid {} is the first rank of this job on {}, and rank {} (pid {}) "
+                         "says that it is; expected one for each host",
+                         holder.pid, self.host, options.rank, self.pid))
+            : Admission::twice(0, self.host, holder.pid, self.host, self.pid);
+    // The ranks that gather there need not wait: some rank of this job has two processes, so another has
+    // none. If the job has formed already, this is a latecomer's word, and nobody minds it.
+    if (other)
+      (void)send_frame(other.get(), wire::Refuse{Reason::refused, options.rank, taken.failure()->text}).ok();
+    return taken;
   }
   if (net) return gather_host(options, std::move(*listener), std::move(self));
   return Hub(options, std::move(*listener), std::move(self)).run();

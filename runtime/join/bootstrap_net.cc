@@ -8,6 +8,7 @@
 #include <set>
 
 #include "runtime/core/deadline.h"
+#include "runtime/join/admission.h"
 #include "runtime/join/bootstrap_parts.h"
 #include "runtime/join/local_listener.h"
 #include "runtime/join/local_socket.h"
@@ -45,6 +46,9 @@ class HostRendezvous {
       client_->bring(std::move(member), std::move(refused), world);
   }
   void lost(int rank) { server_ ? server_->lost(rank) : client_->lost(rank); }
+  void give_up(const MemberRecord& by, const Status& why) {
+    server_ ? server_->give_up(why) : client_->give_up(by, why);
+  }
   void absent(int rank, int code) {
     if (server_)
       server_->absent(rank, code);
@@ -78,6 +82,7 @@ class HostRoot {
         listener_(net_.io(), std::move(listener),
                   [this](const Line& line, Incoming said) { hear(line, std::move(said)); }),
         self_(std::move(self)),
+        own_{.rank = options.rank, .pid = self_.pid, .host = self_.host},
         rendezvous_(std::move(rendezvous)) {}
 
   Result<Joined> run() {
@@ -118,11 +123,16 @@ class HostRoot {
   };
 
   void hear(const Line& line, Incoming said) {
+    if (const auto* no = std::get_if<wire::Refuse>(&said.frame)) return give_up(objection_of(*no));
     const auto* join = std::get_if<wire::Join>(&said.frame);
     if (!join)
       return listener_.refuse(line, Status(Reason::refused, "the first frame was not a request to join"));
     if (!outcome_.ok()) return listener_.refuse(line, outcome_);
     if (Status s = objection(*join); !s.ok()) return listener_.refuse(line, s);
+    if (Status s = duplicate(*join); !s.ok()) {
+      listener_.refuse(line, s);
+      return give_up(s);
+    }
     auto peer = make_peer(join->pid, join->host, join->server, std::move(said.fds), self_.control->bytes());
     if (!peer.ok()) return listener_.refuse(line, peer.status());
     member(line, *join, std::move(*peer));
@@ -134,16 +144,18 @@ class HostRoot {
     if (join.job != options_.job) return {Reason::refused, "wrong-job: another job is gathered here"};
     if (join.rank >= wire::kMaxWorld)
       return {Reason::refused, fmt::format("rank-range: rank {} of {}", join.rank, join.world)};
+    return {};
+  }
+  Status duplicate(const wire::Join& join) const {
     const int rank = static_cast<int>(join.rank);
     const auto guest = guests_.find(rank);
     if (rank != options_.rank && guest == guests_.end()) return {};
     const Peer& first = rank == options_.rank ? self_ : guest->second.peer;
-    const auto who = [rank](const std::string& host, int pid) {
-      return fmt::format("rank {} ({}, pid {})", rank, wire::printable(wire::view(host)), pid);
-    };
-    return {Reason::refused, fmt::format("duplicate-rank: {} joined first; refused {}",
-                                         who(first.host, first.pid), who(join.host, join.pid))};
+    return Admission::twice(rank, first.host, first.pid, join.host, join.pid);
   }
+
+  /// Rank 0 decides, as it alone knows whether the job has formed, and tells all ranks.
+  void give_up(const Status& why) { rendezvous_.give_up(own_, why); }
 
   void member(const Line& line, const wire::Join& join, Peer peer) {
     const int rank = static_cast<int>(join.rank);
@@ -202,6 +214,7 @@ class HostRoot {
   Network& net_;
   LocalListener listener_;
   Peer self_;
+  const MemberRecord own_;
   HostRendezvous rendezvous_;
   std::map<int, Guest> guests_;
   Status outcome_;      // a failure, told to ranks that come from now on

@@ -16,6 +16,9 @@ Result<Peer> make_remote(const wire::Member&, std::size_t control_bytes);
 /// Sends the table to one rank of this host: members of this host with their descriptors.
 Status send_table(int line, const std::vector<Peer>& peers);
 
+/// What a process of this job says that finds its own place taken (`join`), instead of asking to join.
+Status objection_of(const wire::Refuse&);
+
 /// Joining on the first rank of a host, in a job over several hosts: gathers the ranks of its host and brings
 /// them to the rendezvous.
 Result<Joined> gather_host(const JoinOptions&, Fd listener, Peer self);

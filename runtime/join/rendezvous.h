@@ -38,10 +38,12 @@ class RendezvousServer {
 
   const std::string& endpoint() const;
   /// Brings another rank of this host. `world`: the number of ranks that it claims (0: as many as this rank).
-  /// `refused` is called with the reason if the rank is not admitted; without it that ends the job.
+  /// `refused` is called with the reason if the rank is turned away; without it that ends the job.
   void bring(MemberRecord, std::function<void(Status)> refused = {}, std::uint32_t world = 0);
   /// A rank of this host has ended before the job was complete.
   void lost(int rank);
+  /// The job cannot form, as the leader of a host has found out; without effect once it has.
+  void give_up(const Status& why);
   /// The launcher says that a rank of any host has ended: if it has not joined, it will not.
   void absent(int rank, int code);
   /// The callback is called once: with the table, by rank (without settings), or with the failure that the
@@ -68,6 +70,8 @@ class RendezvousClient {
   /// As in the server; the refusal of a rank ends this client unless there is a `refused`.
   void bring(MemberRecord, std::function<void(Status)> refused = {}, std::uint32_t world = 0);
   void lost(int rank);
+  /// As in the server, which is told; `by` names the rank that has found it out (its rank, pid and host).
+  void give_up(const MemberRecord& by, const Status& why);
   /// The launcher says that rank 0 has ended.
   void root_absent(int code);
   /// As in the server. Further errors: refused (closed, wrong job, wrong secret, duplicate rank, with both

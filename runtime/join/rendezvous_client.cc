@@ -75,9 +75,12 @@ class RendezvousClient::State : public RendezvousSide {
   void lost(int rank) {
     post([this, rank] {
       if (over() || !members_.count(rank)) return;
-      const wire::NetRefuse word{Reason::peer_dead, rank, members_.at(rank).member.pid, true, {}, "it ended"};
-      lost_.push_back(word);
-      if (root_) root_->send(word);
+      tell({Reason::peer_dead, rank, members_.at(rank).member.pid, true, {}, "it ended"});
+    });
+  }
+  void give_up(const MemberRecord& by, const Status& why) {
+    post([this, by, why] {
+      if (!over()) tell({why.reason(), by.rank, by.pid, false, by.host, why.failure()->text});
     });
   }
   void root_absent(int code) {
@@ -111,6 +114,11 @@ class RendezvousClient::State : public RendezvousSide {
     std::function<void(Status)> refused;
   };
 
+  /// Sends a word to rank 0, now and on each later line.
+  void tell(const wire::NetRefuse& word) {
+    words_.push_back(word);
+    if (root_) root_->send(word);
+  }
   std::uint32_t world() const { return static_cast<std::uint32_t>(std::max(options_.identity.world, 1)); }
   bool in_file() const { return options_.place.starts_with(kFilePlace); }
 
@@ -157,7 +165,7 @@ class RendezvousClient::State : public RendezvousSide {
       frame.ok() ? hear(std::move(*frame)) : broken(frame.status());
     }));
     for (const auto& [rank, mine] : members_) root_->send(wire::MemberOffer{mine.world, mine.member});
-    for (const auto& word : lost_) root_->send(word);
+    for (const auto& word : words_) root_->send(word);
   }
   void try_again() {
     const auto pause = std::chrono::duration_cast<std::chrono::microseconds>(pause_).count();
@@ -306,8 +314,8 @@ class RendezvousClient::State : public RendezvousSide {
   RendezvousOptions options_;
   Clock::time_point end_;
   asio::steady_timer deadline_, late_, again_, patience_, serving_;
-  std::map<int, Mine> members_;  // of this host
-  std::vector<wire::NetRefuse> lost_;
+  std::map<int, Mine> members_;         // of this host
+  std::vector<wire::NetRefuse> words_;  // why the job cannot form
   std::shared_ptr<FrameStream> root_, source_;
   std::vector<std::shared_ptr<FrameStream>> children_;
   wire::TableReader reader_;
@@ -330,6 +338,7 @@ void RendezvousClient::bring(MemberRecord member, std::function<void(Status)> re
   state_->bring(std::move(member), std::move(refused), world);
 }
 void RendezvousClient::lost(int rank) { state_->lost(rank); }
+void RendezvousClient::give_up(const MemberRecord& by, const Status& why) { state_->give_up(by, why); }
 void RendezvousClient::root_absent(int code) { state_->root_absent(code); }
 void RendezvousClient::async_table(TableCallback callback) { state_->async_table(std::move(callback)); }
 void RendezvousClient::serve(Line line) { state_->serve(std::move(line)); }

@@ -5,16 +5,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <map>
 
+#include "runtime/core/file_size.h"
 #include "runtime/core/log.h"
 #include "runtime/core/process.h"
 #include "runtime/join/admission.h"
 #include "runtime/join/host_inquiry.h"
 #include "runtime/join/rendezvous_parts.h"
 #include "runtime/network/frame_stream.h"
+#include "transport/wire/codec.h"
 
 namespace ouro::rt {
 namespace {
@@ -37,14 +38,12 @@ Status publish_file(const std::string& path, const std::string& text) {
   const std::string part = fmt::format("{}.{:x}", path, process_number());
   ::unlink(part.c_str());
   const Fd fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd || ::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-      ::rename(part.c_str(), path.c_str()) != 0) {
-    const Status why(Reason::resource,
-                     fmt::format("cannot write the rendezvous file '{}': {}", path, std::strerror(errno)));
-    ::unlink(part.c_str());
-    return why;
-  }
-  return {};
+  int error = fd ? write_whole(fd.get(), text) : errno;
+  if (error == 0 && ::rename(part.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0) return {};
+  ::unlink(part.c_str());
+  return {Reason::resource,
+          fmt::format("cannot write the rendezvous file '{}': {}", path, file_error(error))};
 }
 
 }  // namespace
@@ -128,6 +127,11 @@ class RendezvousServer::State : public RendezvousSide {
       if (!over() && rank >= 0 && rank < world_) fail(admission_.lost(rank));
     });
   }
+  void give_up(const Status& why) {
+    post([this, why] {
+      if (!over()) fail(why);
+    });
+  }
   void absent(int rank, int code) {
     post([this, rank, code] {
       const auto missing = admission_.missing();
@@ -174,9 +178,11 @@ class RendezvousServer::State : public RendezvousSide {
 
   void hear(const HostPtr& host, wire::NetFrame frame) {
     if (auto* f = std::get_if<wire::MemberOffer>(&frame)) return join(host, std::move(*f));
-    if (auto* f = std::get_if<wire::NetRefuse>(&frame)) {  // a rank of that host has ended
+    if (auto* f = std::get_if<wire::NetRefuse>(&frame)) {  // a rank of that host has ended, or objects
       if (!over() && std::find(host->ranks.begin(), host->ranks.end(), f->rank) != host->ranks.end())
-        fail(admission_.lost(f->rank));
+        fail(f->reason == Reason::peer_dead
+                 ? admission_.lost(f->rank)
+                 : Status(f->reason, wire::printable(wire::view(f->text), wire::kMaxText)));
       return;
     }
     if (std::holds_alternative<wire::Got>(frame)) {
@@ -381,6 +387,7 @@ void RendezvousServer::bring(MemberRecord member, std::function<void(Status)> re
   state_->bring(std::move(member), std::move(refused), world);
 }
 void RendezvousServer::lost(int rank) { state_->lost(rank); }
+void RendezvousServer::give_up(const Status& why) { state_->give_up(why); }
 void RendezvousServer::absent(int rank, int code) { state_->absent(rank, code); }
 void RendezvousServer::async_table(TableCallback callback) { state_->async_table(std::move(callback)); }
 bool RendezvousServer::served() const { return state_->served(); }

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -158,10 +159,11 @@ TEST(TimedRollCall, NamesWhoHasNotCome) {
   unsetenv("OURO_JOIN_DEADLINE");
 }
 
+constexpr std::size_t kPlaceInId = 72;  // offset of the address in an id
+
 /// Opens connections to the address where the ranks of an id report, and sends nothing.
 std::vector<int> strangers(const ncclUniqueId& id, int many) {
-  constexpr std::size_t kPlace = 72;  // offset of the address in an id
-  const std::string place(reinterpret_cast<const char*>(&id) + kPlace);
+  const std::string place(reinterpret_cast<const char*>(&id) + kPlaceInId);
   const std::size_t colon = place.rfind(':');
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -193,32 +195,78 @@ TEST(TimedRollCall, NeitherStrangersNorACrowdKeepARankOut) {
   unsetenv("OURO_JOIN_DEADLINE");
 }
 
-TEST(RollCall, RefusesRanksThatDoNotFit) {
+/// All ranks that have reported, and those that report later, hear why the communicator cannot be made.
+void expect_told(const std::vector<std::pair<int, int>>& rank_of_world, const std::string& words) {
   ncclUniqueId id;
   OURO_OK(ncclGetUniqueId(&id));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  ncclComm_t first = nullptr, same = nullptr, more = nullptr;
-  ASSERT_EQ(ncclCommInitRankConfig(&first, 3, id, 1, &config), ncclInProgress);
-  // The same rank twice: one of the two is refused, whichever came first.
-  ASSERT_EQ(ncclCommInitRankConfig(&same, 3, id, 1, &config), ncclInProgress);
-  ncclResult_t states[2] = {ncclInProgress, ncclInProgress};
-  for (const auto end = Clock::now() + kHang;
-       states[0] == ncclInProgress && states[1] == ncclInProgress && Clock::now() < end;) {
-    EXPECT_OK(ncclCommGetAsyncError(first, &states[0]));
-    EXPECT_OK(ncclCommGetAsyncError(same, &states[1]));
+  std::vector<ncclComm_t> comms;
+  for (const auto& [rank, world] : rank_of_world)
+    ASSERT_EQ(ncclCommInitRankConfig(&comms.emplace_back(), world, id, rank, &config), ncclInProgress);
+  for (const ncclComm_t c : comms) {
+    EXPECT_EQ(settle(c), ncclInvalidUsage);
+    EXPECT_THAT(ncclGetLastError(c), HasSubstr(words));
   }
-  const bool which = states[1] != ncclInProgress;
-  EXPECT_EQ(states[which], ncclInvalidUsage);
-  EXPECT_THAT(ncclGetLastError(which ? same : first), HasSubstr("rank 1 of 3 has come twice"));
-  // Another number of ranks: all get the error.
-  ASSERT_EQ(ncclCommInitRankConfig(&more, 4, id, 2, &config), ncclInProgress);
-  const ncclComm_t waiting = which ? first : same;
-  EXPECT_EQ(settle(waiting), ncclInvalidUsage);
-  EXPECT_EQ(settle(more), ncclInvalidUsage);
-  EXPECT_THAT(ncclGetLastError(waiting), HasSubstr("rank 2 says that there are 4 ranks, others 3"));
-  for (auto c : {first, same, more}) EXPECT_OK(ncclCommAbort(c));
+  ncclComm_t late = nullptr;
+  ASSERT_EQ(ncclCommInitRankConfig(&late, rank_of_world[0].second, id, 2, &config), ncclInProgress);
+  EXPECT_EQ(settle(late), ncclInvalidUsage);
+  EXPECT_THAT(ncclGetLastError(late), HasSubstr(words));
+  comms.push_back(late);
+  for (const ncclComm_t c : comms) EXPECT_OK(ncclCommAbort(c));
 }
+
+TEST(RollCall, ARankThatComesTwiceEndsItForAll) {
+  const std::string me = fmt::format("pid {} at ", getpid());
+  expect_told({{0, 3}, {1, 3}, {1, 3}}, fmt::format("rank 1 of 3 has come twice: {}", me));
+}
+
+/// A rank whose connection has broken reports again, while the listener still takes the first connection for
+/// alive: it has not come twice.
+TEST(RollCall, ACallerWhoseConnectionBrokeMayComeAgain) {
+  ncclUniqueId id;
+  OURO_OK(ncclGetUniqueId(&id));
+  const int between = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET, at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  auto* const generic = reinterpret_cast<sockaddr*>(&at);
+  ASSERT_TRUE(::bind(between, generic, size) == 0 && ::listen(between, 4) == 0 &&
+              ::getsockname(between, generic, &size) == 0);
+  ncclUniqueId by_way = id;  // with the address of the socket between
+  std::string place = fmt::format("127.0.0.1:{}", ntohs(at.sin_port));
+  place.resize(sizeof id - kPlaceInId, '\0');
+  place.copy(reinterpret_cast<char*>(&by_way) + kPlaceInId, place.size());
+  std::atomic<bool> again{false};
+  std::thread passes([&] {
+    const int first = ::accept(between, nullptr, nullptr), kept = strangers(id, 1)[0];
+    char bytes[4096];
+    ssize_t n = ::recv(first, bytes, sizeof bytes, 0);
+    EXPECT_EQ(::send(kept, bytes, static_cast<std::size_t>(n), MSG_NOSIGNAL), n);
+    ::close(first);
+    const int second = ::accept(between, nullptr, nullptr), whole = strangers(id, 1)[0];
+    n = ::recv(second, bytes, sizeof bytes, 0);
+    EXPECT_EQ(::send(whole, bytes, static_cast<std::size_t>(n), MSG_NOSIGNAL), n);
+    again.store(true);
+    while ((n = ::recv(whole, bytes, sizeof bytes, 0)) > 0)
+      EXPECT_EQ(::send(second, bytes, static_cast<std::size_t>(n), MSG_NOSIGNAL), n);
+    for (const int s : {kept, second, whole}) ::close(s);
+  });
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t one = nullptr, zero = nullptr;
+  ASSERT_EQ(ncclCommInitRankConfig(&one, 2, by_way, 1, &config), ncclInProgress);
+  for (const auto end = Clock::now() + kHang; !again.load() && Clock::now() < end;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_EQ(ncclCommInitRankConfig(&zero, 2, id, 0, &config), ncclInProgress);
+  EXPECT_OK(settle(one));
+  EXPECT_OK(settle(zero));
+  passes.join();
+  ::close(between);
+  for (const ncclComm_t c : {one, zero}) EXPECT_OK(ncclCommAbort(c));
+}
+
+TEST(RollCall, AnotherNumberOfRanksEndsItForAll) { expect_told({{0, 3}, {1, 4}}, "says that there are "); }
 
 }  // namespace
 }  // namespace ouro::test

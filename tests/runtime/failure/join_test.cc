@@ -4,6 +4,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <cstring>
 #include <random>
 
@@ -58,37 +59,54 @@ TEST(Join, ForeignId) {
   EXPECT_THAT(Context::create(options(1, 2, UniqueId{})).status(), Fails(Reason::invalid));
 }
 
-TEST(TimedJoin, DuplicateRankNamesBothAndTheFirstStays) {
-  Watchdog watchdog;
-  const UniqueId id = new_id();
-  std::vector<Status> outcomes(4);
-  on_threads(4, [&](int i) {  // thread 3 joins as a second rank 1 while rank 2 is still missing
-    if (i == 3) std::this_thread::sleep_for(100ms);
-    if (i == 2) std::this_thread::sleep_for(400ms);
-    auto c = Context::create(options(i == 3 ? 1 : i, 3, id));
-    outcomes[static_cast<std::size_t>(i)] = c.ok() ? exact_all_reduce(c->world()) : c.status();
-  });
-  for (std::size_t i : {0, 1, 2}) EXPECT_TRUE(outcomes[i].ok()) << outcomes[i].message();
-  EXPECT_THAT(outcomes[3], Fails(Reason::refused));
-  const std::string me = "pid " + std::to_string(getpid()), text = outcomes[3].message();
-  EXPECT_TRUE(has(text, "duplicate-rank: rank 1 (")) << text;
-  EXPECT_NE(text.find(me), text.rfind(me)) << text;
+void expect_duplicate(const Status& s, int rank) {
+  EXPECT_THAT(s, Fails(Reason::refused));
+  const std::string me = "pid " + std::to_string(getpid()), text = s.message();
+  EXPECT_TRUE(has(text, fmt::format("duplicate-rank: rank {} (", rank))) << text;
+  EXPECT_TRUE(has(text, "joined first, then")) << text;
+  EXPECT_NE(text.find(me), text.rfind(me)) << text;  // both are named
 }
 
-TEST(TimedJoin, DuplicateRankZero) {
+/// Two processes call themselves rank 1, so that rank 2 is missing: nobody waits for it.
+TEST(Join, ADuplicateRankEndsTheJobAndBothAreNamed) {
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  for (const Status& s : join_all({options(0, 3, id), options(1, 3, id), options(1, 3, id)}))
+    expect_duplicate(s, 1);
+}
+
+TEST(TimedJoin, ADuplicateRankZeroEndsTheJob) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   std::vector<Status> outcomes(3);
   on_threads(3, [&](int i) {
-    if (i == 1) std::this_thread::sleep_for(100ms);
     if (i == 2) std::this_thread::sleep_for(300ms);
-    auto c = Context::create(options(i == 2 ? 1 : 0, 2, id));
-    outcomes[static_cast<std::size_t>(i)] = c.ok() ? exact_all_reduce(c->world()) : c.status();
+    outcomes[static_cast<std::size_t>(i)] = Context::create(options(i == 2 ? 0 : i, 3, id)).status();
   });
-  EXPECT_TRUE(outcomes[0].ok()) << outcomes[0].message();
-  EXPECT_TRUE(outcomes[2].ok()) << outcomes[2].message();
-  EXPECT_THAT(outcomes[1], Fails(Reason::refused));
-  EXPECT_TRUE(has(outcomes[1].message(), "duplicate-rank: rank 0")) << outcomes[1].message();
+  for (const Status& s : outcomes) expect_duplicate(s, 0);
+}
+
+/// Whoever comes when the job has formed is refused, and hurts nobody.
+TEST(Join, DuplicatesAfterTheJobHasFormedEndNothing) {
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  std::barrier formed(3), refused(3);
+  on_threads(3, [&](int i) {
+    if (i == 2) {
+      formed.arrive_and_wait();
+      expect_duplicate(Context::create(options(0, 2, id)).status(), 0);
+      const Status late = Context::create(options(1, 2, id)).status();
+      EXPECT_THAT(late, Fails(Reason::refused));
+      EXPECT_TRUE(has(late.message(), "closed")) << late.message();
+      refused.arrive_and_wait();
+      return;
+    }
+    auto c = Context::create(options(i, 2, id));
+    EXPECT_TRUE(c.ok()) << c.status().message();
+    formed.arrive_and_wait();
+    refused.arrive_and_wait();
+    EXPECT_TRUE(c.ok() && exact_all_reduce(c->world()).ok());
+  });
 }
 
 TEST(TimedJoin, TwoWorldSizes) {

@@ -44,14 +44,28 @@ TEST(Admission, TurnsAwayAndGoesOn) {
   };
   auto foreign = request(1);
   foreign.job = {9};
-  auto twin = request(2);
-  twin.pid = 777;
-  for (const Case& c : {Case{foreign, "wrong-job"}, Case{twin, "pid 102"}, Case{twin, "pid 777"},
-                        Case{request(0), "duplicate-rank"}, Case{request(4), "rank-range: rank 4 of 4"}}) {
+  for (const Case& c : {Case{foreign, "wrong-job"}, Case{request(4), "rank-range: rank 4 of 4"}}) {
     const auto d = a.consider(c.join);
     EXPECT_EQ(d.verdict, Admission::Verdict::turn_away);
     EXPECT_EQ(d.why.reason(), Reason::refused);
     EXPECT_NE(d.why.message().find(c.words), std::string::npos) << d.why.message();
+    EXPECT_EQ(a.missing(), (std::vector<int>{1, 3}));
+  }
+}
+
+TEST(Admission, GivesUpOnADuplicateAndNamesBoth) {
+  Admission a = four();
+  ASSERT_EQ(a.consider(request(2)).verdict, Admission::Verdict::admitted);
+  auto twin = request(2), zero = request(0);
+  twin.pid = 777, zero.pid = 778;
+  for (const auto& [join, words] :
+       {std::pair{twin, "duplicate-rank: rank 2 (node2, pid 102) joined first, then rank 2 (node2, pid 777)"},
+        std::pair{zero,
+                  "duplicate-rank: rank 0 (node0, pid 100) joined first, then rank 0 (node0, pid 778)"}}) {
+    const auto d = a.consider(join);
+    EXPECT_EQ(d.verdict, Admission::Verdict::give_up);
+    EXPECT_EQ(d.why.reason(), Reason::refused);
+    EXPECT_NE(d.why.message().find(words), std::string::npos) << d.why.message();
     EXPECT_EQ(a.missing(), (std::vector<int>{1, 3}));
   }
 }

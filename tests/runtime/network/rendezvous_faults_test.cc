@@ -48,36 +48,78 @@ TEST(Rendezvous, NobodyAnswers) {
   EXPECT_THAT(s.message(), AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("Connection refused")));
 }
 
-TEST(TimedRendezvous, ADuplicateIsRefusedAndTheJobGoesOn) {
+/// Rank 2 never comes, and nobody waits for it.
+TEST(Rendezvous, ADuplicateEndsTheJobAndBothAreNamed) {
   Job job(3);
   job.serve();
   job.join(1);
-  job.settle(50ms);
   Node& twin = job.node(1);
   twin.identity.pid = twin.member.pid = 777, twin.identity.host = twin.member.host = "elsewhere";
   job.join(twin);
-  ASSERT_TRUE(run_until(job.io, [&] { return twin.table.has_value(); }));
-  EXPECT_EQ(twin.table->status().reason(), Reason::refused);
-  EXPECT_THAT(twin.table->status().message(), AllOf(HasSubstr("duplicate-rank"), HasSubstr("node1, pid 1001"),
-                                                    HasSubstr("elsewhere, pid 777")));
-  job.join(2);
   ASSERT_TRUE(job.all_told());
-  expect_whole(job.root->table, 3);
+  for (const auto& n : job.nodes) {
+    EXPECT_EQ(n->table->status().reason(), Reason::refused);
+    EXPECT_THAT(n->table->status().message(), AllOf(HasSubstr("duplicate-rank"), HasSubstr("node1, pid 1001"),
+                                                    HasSubstr("elsewhere, pid 777")));
+  }
+}
+
+TEST(Rendezvous, ADuplicateThatALeaderBringsEndsTheJob) {
+  Job job(3);
+  job.serve();
+  Node& leader = job.join(1);
+  Node& twin = job.node(0);
+  twin.member.pid = 777;
+  leader.client->bring(twin.member, [](const Status&) {});
+  ASSERT_TRUE(job.all_told());
+  for (const Node* n : {job.root, &leader})
+    EXPECT_THAT(n->table->status().message(),
+                AllOf(HasSubstr("duplicate-rank"), HasSubstr("pid 777"), HasSubstr("pid 1000")));
 }
 
 TEST(Rendezvous, ARefusedRankOfAHostNeedNotEndTheHost) {
   Job job(3);
   job.serve();
   Node& leader = job.join(1);
-  Node& twin = job.node(0);
-  twin.member.pid = 777;
-  leader.client->bring(twin.member, [&](Status s) { twin.refused.push_back(s); });
-  ASSERT_TRUE(run_until(job.io, [&] { return !twin.refused.empty(); }));
-  EXPECT_THAT(twin.refused[0].message(),
-              AllOf(HasSubstr("duplicate-rank"), HasSubstr("pid 777"), HasSubstr("pid 1000")));
+  MemberRecord beyond = job.node(2).member;
+  beyond.rank = 3;
+  std::optional<Status> refused;
+  leader.client->bring(beyond, [&](Status s) { refused = std::move(s); });
+  ASSERT_TRUE(run_until(job.io, [&] { return refused.has_value(); }));
+  EXPECT_THAT(refused->message(), HasSubstr("rank-range: rank 3 of 3"));
   job.join(2);
   ASSERT_TRUE(run_until(job.io, [&] { return leader.table.has_value(); }));
   expect_whole(leader.table, 3);
+}
+
+/// What the leader of a host has found out reaches rank 0 even if its line breaks at that moment.
+TEST(Rendezvous, WhatALeaderObjectsEndsTheJob) {
+  for (const bool breaks : {false, true}) {
+    Job job(3);
+    job.serve();
+    Node& leader = job.join(1);
+    if (breaks) {
+      ASSERT_TRUE(run_until(job.io, [&] { return cut_lines_to(job.server->endpoint()) > 0; }));
+    }
+    leader.client->give_up(leader.member, {Reason::refused, "duplicate-rank: two of them"});
+    ASSERT_TRUE(job.all_told());
+    for (const Node* n : {job.root, &leader}) {
+      EXPECT_EQ(n->table->status().reason(), Reason::refused);
+      EXPECT_THAT(n->table->status().message(), HasSubstr("duplicate-rank: two of them"));
+    }
+  }
+}
+
+TEST(TimedRendezvous, WhatALeaderObjectsTooLateEndsNothing) {
+  Job job(2);
+  job.serve();
+  Node& leader = job.join(1);
+  ASSERT_TRUE(
+      run_until(job.io, [&] { return job.root->table.has_value(); }));  // the other has it a moment later
+  leader.client->give_up(leader.member, {Reason::refused, "duplicate-rank: two of them"});
+  ASSERT_TRUE(job.all_told());
+  job.settle(100ms);
+  for (const Node* n : {job.root, &leader}) expect_whole(n->table, 2);
 }
 
 TEST(TimedRendezvous, DisagreementIsToldToAllWithBothSides) {

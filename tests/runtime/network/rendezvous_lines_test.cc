@@ -146,11 +146,9 @@ TEST(TimedRendezvous, ANewProcessWithAnOldPidHasNotComeBack) {
   Node& second = job.node(1);
   second.identity.process = 6;
   job.join(second);
-  ASSERT_TRUE(run_until(job.io, [&] { return second.table.has_value(); }));
-  EXPECT_THAT(second.table->status().message(), HasSubstr("duplicate-rank"));
-  job.join(2);
-  ASSERT_TRUE(run_until(job.io, [&] { return first.table.has_value(); }));
-  expect_whole(first.table, 3);
+  ASSERT_TRUE(job.all_told());
+  for (const Node* n : {job.root, &first, &second})
+    EXPECT_THAT(n->table->status().message(), HasSubstr("duplicate-rank"));
 }
 
 TEST(Rendezvous, ARankThatALeaderBringsMayKnowAnotherWorld) {

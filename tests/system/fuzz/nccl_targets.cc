@@ -122,7 +122,8 @@ void nccl_config(wire::View in) {
 
 /// What a stranger, or a rank (first byte odd), sends to the listener of a roll call. Bits of the first byte:
 /// the world (2) and the rank (4) are corrected; the report is sent twice, the second time as a rank of
-/// another world (8) or unchanged (16); the rank waits for the others as long as its patience lasts (32).
+/// another world (8) or unchanged (16), or by another caller (16 and 64); the rank waits for the others as
+/// long as its patience lasts (32).
 void roll_hello(wire::View in) {
   static const std::string place = *nccl::expect_ranks(roll_id(""), "127.0.0.1:0");
   if (in.empty()) return;
@@ -140,9 +141,10 @@ void roll_hello(wire::View in) {
   const Fd before = in[0] & (8 | 16) ? stream_to(place) : Fd(), s = stream_to(place);
   if (before) {
     (void)!::send(before.get(), out.data(), out.size(), MSG_NOSIGNAL);
-    if (Hello h; in[0] % 2 == 1 && out.size() >= sizeof h && in[0] & 8) {
+    if (Hello h; in[0] % 2 == 1 && out.size() >= sizeof h && in[0] & (8 | 64)) {
       std::memcpy(&h, out.data(), sizeof h);
-      ++h.world;
+      if (in[0] & 8) ++h.world;
+      if (in[0] & 64) ++h.caller[0];
       h.mac = *nccl::roll::mac_of(roll_id(""), h);
       std::memcpy(out.data(), &h, sizeof h);
     }
