@@ -47,7 +47,7 @@ ncclConfig_t known_part(const ncclConfig_t* from, std::size_t size, unsigned ver
 
 Config default_config() {
   Config c;
-  if (const auto blocking = variable("NCCL_COMM_BLOCKING")) c.blocking = *blocking != "0";
+  if (const auto blocking = flag("NCCL_COMM_BLOCKING", c.blocking); blocking.ok()) c.blocking = *blocking;
   return c;
 }
 

@@ -2,7 +2,6 @@
 #include "api/nccl/environment.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <mutex>
 #include <string>
@@ -70,13 +69,6 @@ bool read_log_settings() {
   return logs;
 }
 
-Result<bool> flag(const char* name, bool fallback) {
-  const auto value = variable(name);
-  if (!value) return fallback;
-  if (*value != "0" && *value != "1") return invalid(fmt::format("{}={}; expected 0 or 1", name, *value));
-  return *value == "1";
-}
-
 Status read_network() {
   const auto net = variable("NCCL_NET");
   if (!net) return {};
@@ -90,13 +82,10 @@ Status read_network() {
 
 /// NCCL divides a buffer into eight slots.
 Status read_buffers() {
-  const auto value = variable("NCCL_BUFFSIZE");
-  if (!value) return {};
-  long long bytes = 0;
-  const auto [rest, error] = std::from_chars(value->data(), value->data() + value->size(), bytes);
-  if (error != std::errc() || rest != value->data() + value->size() || bytes < 0)
-    return invalid(fmt::format("NCCL_BUFFSIZE={}; expected a number of bytes", *value));
-  supply("OURO_SLOT_BYTES", std::to_string(std::clamp(bytes / 8, 4096LL, 67108864LL)), "NCCL_BUFFSIZE");
+  OURO_ASSIGN(const auto bytes, number("NCCL_BUFFSIZE", "a number of bytes"));
+  if (!bytes) return {};
+  if (*bytes < 0) return invalid(fmt::format("NCCL_BUFFSIZE={}; expected a number of bytes", *bytes));
+  supply("OURO_SLOT_BYTES", std::to_string(std::clamp(*bytes / 8, 4096LL, 67108864LL)), "NCCL_BUFFSIZE");
   return {};
 }
 
@@ -120,6 +109,8 @@ Status read_settings() {
   OURO_ASSIGN(g_checks_pointers, flag("NCCL_CHECK_POINTERS", false));
   OURO_ASSIGN(g_offers_windows, flag("NCCL_WIN_ENABLE", true));
   OURO_ASSIGN(const bool without_p2p, flag("NCCL_P2P_DISABLE", false));
+  for (const char* name : {"NCCL_COMM_BLOCKING", "NCCL_SHM_DISABLE"})  // read elsewhere, each time
+    OURO_TRY(flag(name, false).status());
   if (without_p2p) supply("OURO_GPU_PATH", "staged", "NCCL_P2P_DISABLE");
   OURO_TRY(read_network());
   OURO_TRY(read_buffers());

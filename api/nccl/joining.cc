@@ -11,6 +11,7 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/log.h"
 #include "runtime/network/interfaces.h"
+#include "runtime/network/net_address.h"
 #include "transport/wire/frames.h"
 
 namespace ouro::nccl {
@@ -23,7 +24,7 @@ struct KeptPort {
 };
 
 Result<KeptPort> keep_port() {
-  OURO_ASSIGN(const std::string address, rt::address_for_others());
+  OURO_ASSIGN(const std::string address, own_address());
   OURO_ASSIGN(const rt::NetAddress at, rt::parse_address(address));
   KeptPort kept;
   kept.socket = Fd(::socket(at.at.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -49,6 +50,13 @@ void place(const Roll& roll, int rank, InitOptions* o) {
   o->rendezvous = roll.place;
 }
 
+/// What else may be the case if nobody answers at this place.
+const char* of_loopback(const std::string& place) {
+  const auto at = rt::parse_address(place);
+  const bool loopback = at.ok() && rt::is_loopback_address(rt::to_string(*at, false));
+  return loopback ? "; or it is on another host, which had no network interface but its loopback" : "";
+}
+
 Result<Context> enter_job(ncclComm_t comm, int nranks, const Meeting& meeting, int rank) {
   InitOptions o;
   o.rank = rank, o.world_size = nranks, o.id = meeting.job;
@@ -60,8 +68,13 @@ Result<Context> enter_job(ncclComm_t comm, int nranks, const Meeting& meeting, i
   OURO_ASSIGN(report.host, own_host(rank));
   const bool made_here = report.host == meeting.made_on;  // false where this rank is to count as another host
   if (meeting.roll.places.empty())
-    return made_here ? Context::create(o)
-                     : unsupported("the unique id was made on another host, which has no network");
+    return made_here
+               ? Context::create(o)
+               : unsupported(fmt::format(
+                     "the unique id was made on another host, for ranks of that host only, as no network "
+                     "interface there can be used: it was asked for {} (NCCL_SOCKET_IFNAME, "
+                     "NCCL_SOCKET_FAMILY there)",
+                     meeting.why_here));
   OURO_TRY(env::valid());
   OURO_ASSIGN(const auto patience, env::real("OURO_JOIN_DEADLINE"));
   const auto deadline = std::chrono::milliseconds(static_cast<std::int64_t>(patience.value_or(300) * 1000));
@@ -78,8 +91,8 @@ Result<Context> enter_job(ncclComm_t comm, int nranks, const Meeting& meeting, i
     return Status(
         Failure{.reason = Reason::peer_unresponsive,
                 .text = fmt::format("the process that made the unique id, at {}, has ended; between hosts it "
-                                    "has to live until all ranks have joined",
-                                    meeting.roll.places.front()),
+                                    "has to live until all ranks have joined{}",
+                                    meeting.roll.places.front(), of_loopback(meeting.roll.places.front())),
                 .detector = "roll call"});
   } else {
     OURO_INFO(BOOTSTRAP,

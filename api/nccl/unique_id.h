@@ -13,7 +13,7 @@ enum class Reach : std::uint8_t { process, several };
 
 /// Makes a new id: the name and secret of one job, and the address where its ranks report. With NCCL_COMM_ID,
 /// all processes make the same ids in the same order. Errors: resource (no random numbers, no socket),
-/// invalid (NCCL_COMM_ID, NCCL_SOCKET_FAMILY, no usable interface).
+/// invalid (NCCL_COMM_ID, a wrong NCCL_SOCKET_FAMILY).
 Result<ncclUniqueId> make_unique_id(Reach);
 
 /// The decoded contents of an id.
@@ -23,7 +23,12 @@ struct Meeting {
   bool process_alone = false;  ///< all ranks are in one process: no roll call
   /// The host where the id was made: if nobody listens, all ranks are there; zero: unknown.
   HostKey made_on{};
+  std::string
+      why_here;  ///< not empty: the id serves ranks of that host only, as no other reaches it; the reason
 };
+
+/// The address by which others reach this host, of the family that NCCL_SOCKET_FAMILY names. Errors: invalid.
+Result<std::string> own_address();
 
 /// Decodes one id, or several, which must be the same, in the same order, on all ranks. Errors: invalid (made
 /// by another library).

@@ -1,8 +1,12 @@
 // NCCL's variables and configuration files. See variables.h.
 #include "api/nccl/variables.h"
 
+#include <fmt/format.h>
+
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <utility>
 
 #include "runtime/core/env.h"
 #include "runtime/core/per_process.h"
@@ -16,7 +20,7 @@ struct Value {
 using Values = std::map<std::string, Value>;
 
 std::string trimmed(const std::string& s) {
-  const auto first = s.find_first_not_of(" \t\r"), last = s.find_last_not_of(" \t\r");
+  const auto first = s.find_first_not_of(" \t\r\n"), last = s.find_last_not_of(" \t\r\n");
   return first == std::string::npos ? "" : s.substr(first, last - first + 1);
 }
 
@@ -50,10 +54,28 @@ const Values& of_files() {
 }  // namespace
 
 std::optional<std::string> variable(const std::string& name) {
-  if (const char* const set = std::getenv(name.c_str()))
-    return *set == '\0' ? std::nullopt : std::optional<std::string>(set);
+  if (const char* const set = std::getenv(name.c_str())) {
+    std::string text = trimmed(set);
+    return text.empty() ? std::nullopt : std::optional(std::move(text));
+  }
   const auto it = of_files().find(name);
   return it == of_files().end() || it->second.text.empty() ? std::nullopt : std::optional(it->second.text);
+}
+
+Result<std::optional<long long>> number(const std::string& name, const char* expected) {
+  const auto text = variable(name);
+  if (!text) return std::optional<long long>();
+  char* end = nullptr;
+  errno = 0;
+  const long long value = std::strtoll(text->c_str(), &end, 0);
+  if (errno != 0 || end != text->c_str() + text->size())
+    return invalid(fmt::format("{}={}; expected {}", name, *text, expected));
+  return std::optional(value);
+}
+
+Result<bool> flag(const std::string& name, bool fallback) {
+  OURO_ASSIGN(const auto value, number(name, "0 or 1"));
+  return value ? *value != 0 : fallback;
 }
 
 std::map<std::string, std::string> variables_set() {

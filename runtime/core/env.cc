@@ -127,15 +127,21 @@ std::optional<Value> supplied(std::string_view key) {
   return it == all->end() ? std::nullopt : std::optional<Value>(it->second);
 }
 
-/// An empty variable counts as unset, as `OURO_X= program` means in a shell.
+/// The value of a variable; blanks around numbers, switches and words to choose from do not count, as in
+/// files. An empty variable counts as unset, as `OURO_X= program` means in a shell.
+std::optional<std::string> set_to(const Parameter& p, std::string_view name) {
+  const char* const set = name.empty() ? nullptr : std::getenv(std::string(name).c_str());
+  if (set == nullptr) return std::nullopt;
+  const bool free_text = p.type == Type::text && p.accepts.empty();
+  const std::string_view text = free_text ? std::string_view(set) : trim(set);
+  return text.empty() ? std::nullopt : std::optional<std::string>(text);
+}
+
 std::optional<Value> lookup(const Parameter& p) {
   const std::string key(p.name);
-  if (const char* set = std::getenv(key.c_str()); set != nullptr && *set != '\0')
-    return Value{set, std::string(kEnvironment)};
-  const std::string former(p.former);
-  if (const char* set = former.empty() ? nullptr : std::getenv(former.c_str());
-      set != nullptr && *set != '\0')
-    return Value{set, fmt::format("{}, as {}", kEnvironment, former)};
+  if (auto set = set_to(p, p.name)) return Value{std::move(*set), std::string(kEnvironment)};
+  if (auto set = set_to(p, p.former))
+    return Value{std::move(*set), fmt::format("{}, as {}", kEnvironment, p.former)};
   if (std::optional<Value> v = supplied(key)) return v;
   if (const auto it = files().values.find(key); it != files().values.end()) return it->second;
   if (!p.fallback.empty()) return Value{std::string(p.fallback), std::string(kDefault)};

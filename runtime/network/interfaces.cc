@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -30,8 +31,6 @@ bool is_ipv6(std::string_view address) { return address.find(':') != address.npo
 bool is_link_local(std::string_view address) {
   return address.starts_with("fe80") || address.starts_with("169.254.");
 }
-bool is_loopback_address(std::string_view address) { return address.starts_with("127.") || address == "::1"; }
-
 /// NCCL's order: InfiniBand first; interfaces that only this host can reach last.
 int place(const Interface& i) {
   if (i.loopback) return 4;
@@ -52,7 +51,12 @@ std::string objection(const Interface& i, const NameFilter& filter, const Addres
 
 }  // namespace
 
-NameFilter::NameFilter(std::string_view list) {
+bool is_loopback_address(std::string_view address) { return address.starts_with("127.") || address == "::1"; }
+
+NameFilter::NameFilter(std::string_view with_blanks) {
+  std::string without(with_blanks);
+  std::erase_if(without, [](unsigned char c) { return std::isspace(c) != 0; });
+  std::string_view list = without;
   if (list.starts_with('^')) exclude_ = true, list.remove_prefix(1);
   bool all_exact = false;
   if (list.starts_with('=')) all_exact = true, list.remove_prefix(1);
@@ -97,9 +101,11 @@ Result<std::string> choose_address(const std::vector<Interface>& all, const Addr
       if (!best || c.order < best->order) best = std::move(c);
     }
     if (why.empty() && !fits)
-      why = fmt::format("has no {} address that other hosts could reach", q.ipv6_only   ? "IPv6"
-                                                                          : q.ipv4_only ? "IPv4"
-                                                                                        : "such");
+      why = fmt::format("has no {}address{}",
+                        q.ipv6_only   ? "IPv6 "
+                        : q.ipv4_only ? "IPv4 "
+                                      : "",
+                        q.one_host ? "" : " that other hosts could reach");
     if (!why.empty()) dropped += fmt::format("{}{} {}", dropped.empty() ? "" : "; ", all[i].name, why);
   }
   if (best) return best->address;
@@ -191,9 +197,18 @@ Result<std::string> local_address(const std::string& master, bool one_host) {
   return chosen;
 }
 
-Result<std::string> address_for_others() {
-  auto address = local_address("", false);
-  return address.ok() ? address : local_address("", true);
+Result<std::string> address_for_others(Family family) {
+  AddressQuestion q{.ipv6_only = family == Family::ipv6, .ipv4_only = family == Family::ipv4};
+  OURO_ASSIGN(q.filter, interface_filter());
+  OURO_ASSIGN(const auto all, list_interfaces());
+  auto address = choose_address(all, q);
+  if (!address.ok()) {
+    q.one_host = true;
+    address = choose_address(all, q);
+  }
+  if (address.ok())
+    OURO_INFO(NET, "address {} towards all hosts{}", *address, q.filter.empty() ? "" : " by " + q.filter);
+  return address;
 }
 
 Result<std::vector<NetAddress>> resolve(const std::string& name, const std::string& port) {

@@ -1,6 +1,7 @@
 // Chooses which of this host's addresses other hosts should use. Used where a listener for other hosts is
 // opened. Does not trust what the host's own name resolves to, as many systems map it to a loopback address.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -18,8 +19,8 @@ struct Interface {
 };
 
 /// NCCL_SOCKET_IFNAME's grammar: a list of prefixes, comma-separated; "=" before the list means exact names,
-/// "^" excludes what matches, "^=" excludes exact names. Like NCCL, it also accepts "=" before each name. An
-/// empty list takes all.
+/// "^" excludes what matches, "^=" excludes exact names. Like NCCL, it also accepts "=" before each name.
+/// Blanks do not count. An empty list takes all.
 class NameFilter {
  public:
   explicit NameFilter(std::string_view list);
@@ -62,9 +63,11 @@ Result<std::string> interface_filter();
 /// Chooses an address of this host by interface_filter() and the route to `master`, rank 0's numeric address
 /// ("" if not known).
 Result<std::string> local_address(const std::string& master, bool one_host);
-/// The address at which other hosts reach this one; on a machine without a network the loopback, for its
-/// own ranks.
-Result<std::string> address_for_others();
+/// The address, of this family, at which other hosts reach this one; on a machine without a network the
+/// loopback, for its own ranks.
+enum class Family : std::uint8_t { any, ipv4, ipv6 };
+Result<std::string> address_for_others(Family = Family::any);
+bool is_loopback_address(std::string_view address);  ///< numeric, without a port
 
 /// Resolves a name to addresses, best first. Errors: peer-unresponsive (it does not resolve, so far).
 using Resolve =

@@ -60,7 +60,13 @@ settled("OURO_HOSTID=alpha (NCCL_HOSTID)", NCCL_HOSTID="alpha")
 settled("OURO_FABRIC=tcp (NCCL_NET)", NCCL_NET="Socket")
 settled("OURO_SLOT_BYTES=65536 (NCCL_BUFFSIZE)", NCCL_BUFFSIZE="524288")
 settled("OURO_SLOT_BYTES=4096 (NCCL_BUFFSIZE)", NCCL_BUFFSIZE="0")
-settled("OURO_GPU_PATH=staged (NCCL_P2P_DISABLE)", NCCL_P2P_DISABLE="1")
+# Numbers are those of NCCL, which reads them by strtoll: blanks around them, hexadecimal, octal, any number for "on".
+for text in ("0x80000", " 524288 ", "02000000", "524288\n", "+524288"):
+    settled("OURO_SLOT_BYTES=65536 (NCCL_BUFFSIZE)", NCCL_BUFFSIZE=text)
+for text in ("1", "1 ", "0x1", "2"):
+    settled("OURO_GPU_PATH=staged (NCCL_P2P_DISABLE)", NCCL_P2P_DISABLE=text)
+settled("is complete", NCCL_P2P_DISABLE=" 0", NCCL_CHECK_POINTERS="0x0", NCCL_WIN_ENABLE="1 ", NCCL_SHM_DISABLE="1 ")
+settled("OURO_FABRIC=tcp (NCCL_NET)", NCCL_NET="Socket ")
 settled("OURO_SELECT=all_reduce:ring,all_gather:ring,reduce_scatter:ring (NCCL_ALGO)", NCCL_ALGO="Ring")
 settled("OURO_SELECT=all_reduce:ring,broadcast:tree (NCCL_ALGO)", NCCL_ALGO="allreduce:ring; broadcast:TREE")
 settled("leaves the algorithm of all_reduce to ouro", NCCL_ALGO="allreduce:^nvls")
@@ -73,7 +79,10 @@ refused("leaves nothing", NCCL_ALGO="^tree,ring,collnetdirect,collnetchain,nvls,
 refused("there is no function 'sort'", NCCL_ALGO="sort:ring")
 refused("leaves nothing", NCCL_PROTO="^LL,LL128,Simple")
 refused("NCCL_NET=AWS Libfabric; expected Socket", NCCL_NET="AWS Libfabric")
-refused("NCCL_BUFFSIZE=many; expected a number", NCCL_BUFFSIZE="many")
+for text in ("many", "4M", "0x", "1 2", "-1", "99999999999999999999"):
+    refused(f"NCCL_BUFFSIZE={text}; expected a number of bytes", NCCL_BUFFSIZE=text)
+refused("NCCL_SHM_DISABLE=maybe; expected 0 or 1", NCCL_SHM_DISABLE="maybe")
+refused("NCCL_COMM_BLOCKING=no; expected 0 or 1", NCCL_COMM_BLOCKING="no")
 refused("NCCL_SOCKET_FAMILY=AF_UNIX; expected AF_INET or AF_INET6", NCCL_SOCKET_FAMILY="AF_UNIX")
 refused("NCCL_COMM_ID=somewhere; expected ADDRESS:PORT", NCCL_COMM_ID="somewhere")
 settled("is complete", NCCL_SOCKET_FAMILY="AF_INET", NCCL_COMM_ID="127.0.0.1:7", NCCL_SHM_DISABLE="1")  # a communicator of one rank
@@ -95,6 +104,18 @@ with tempfile.TemporaryDirectory() as folder:
     assert "OURO_HOSTID=from-named" in log and "QUEUE" not in log, log
     _, log = run(HOME=folder, NCCL_DEBUG="WARN")
     assert "INFO" not in log, log
+
+# Without an interface that others reach, an id is for ranks of this host, and ranks of another one are told why.
+_, log = run(NCCL_SOCKET_IFNAME="nowhere0")
+assert "WARN" in log and "for ranks of this host only" in log and "asked for nowhere0" in log, log
+PAIR = PROGRAM.replace("comm), 1, unique", "comm), 2, unique") + r"""
+c.ncclGetLastError.restype = ctypes.c_char_p
+print(c.ncclGetLastError(None).decode())
+"""
+done = subprocess.run([sys.executable, "-c", PAIR, sys.argv[1]], capture_output=True, text=True, timeout=60,
+                      env=BARE | {"OURO_NCCL_HOST": "1", "NCCL_HOSTID": "elsewhere", "NCCL_SOCKET_IFNAME": "nowhere0"})
+assert "result 5" in done.stdout and "made on another host" in done.stdout, done.stdout
+assert "asked for nowhere0, and has " in done.stdout and "lo" in done.stdout, done.stdout
 
 # Pointers that are not memory, and windows that are not requested.
 CHECKED = PROGRAM.replace("if comm: assert", r"""
@@ -148,8 +169,9 @@ with tempfile.TemporaryDirectory() as folder:
     assert pathlib.Path(folder, "log").read_text().count("ncclBcast: the communicator is null") == 1
 
 # A non-blocking communicator by the environment; GPUs without the setting for host mode.
-out, _ = run(NCCL_COMM_BLOCKING="0")
-assert "result 7" in out, out
+for text in ("0", " 0x0"):
+    out, _ = run(NCCL_COMM_BLOCKING=text)
+    assert "result 7" in out, out
 out, log = run(OURO_NCCL_HOST="0", OURO_FAKE_GPUS="1", NCCL_DEBUG="INFO")
 assert "result 0" in out and "GPU mode" in log, (out, log)
 out, _ = run(OURO_NCCL_HOST="1", OURO_FAKE_GPUS="1")

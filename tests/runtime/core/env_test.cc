@@ -113,14 +113,15 @@ TEST_F(Env, UnsetWithoutDefaultIsNothing) {
 }
 
 TEST_F(Env, NumbersHaveSuffixesAndRanges) {
-  const std::pair<const char*, std::int64_t> good[] = {{"8192", 8192}, {"64K", 65536}, {"1m", 1 << 20}};
+  const std::pair<const char*, std::int64_t> good[] = {
+      {"8192", 8192}, {"64K", 65536}, {"1m", 1 << 20}, {" 8192\t", 8192}, {"64K\n", 65536}};
   for (const auto& [text, value] : good) {
     set("OURO_SLOT_BYTES", text);
     ASSERT_TRUE(env::integer("OURO_SLOT_BYTES").ok()) << text;
     EXPECT_EQ(**env::integer("OURO_SLOT_BYTES"), value);
   }
   for (const char* text :
-       {"many", "64KB", "-1", "1", "1000000000000", "9223372036854775807G", "K", "0x100", "8192 "}) {
+       {"many", "64KB", "-1", "1", "1000000000000", "9223372036854775807G", "K", "0x100", "81 92"}) {
     set("OURO_SLOT_BYTES", text);
     const auto bad = env::integer("OURO_SLOT_BYTES");
     ASSERT_FALSE(bad.ok()) << text;
@@ -132,6 +133,14 @@ TEST_F(Env, NumbersHaveSuffixesAndRanges) {
     set("OURO_DEADLINE", text);
     EXPECT_FALSE(env::real("OURO_DEADLINE").ok()) << text;
   }
+  set("OURO_DEADLINE", " 2.5 ");
+  EXPECT_EQ(**env::real("OURO_DEADLINE"), 2.5);
+  set("OURO_NCCL_HOST", "yes ");
+  EXPECT_TRUE(**env::flag("OURO_NCCL_HOST"));
+  set("OURO_NUMERICS", " canonical");
+  EXPECT_EQ(**env::text("OURO_NUMERICS"), "canonical");
+  set("OURO_JOB_ID", " a ");
+  EXPECT_EQ(**env::text("OURO_JOB_ID"), " a ") << "free text is as it was given";
   set("OURO_NUMERICS", "exact");
   EXPECT_THAT(env::text("OURO_NUMERICS").status().message(), HasSubstr("expected fast|canonical"));
 }
