@@ -23,7 +23,7 @@ Check probe_check(const Probe& p) {
   static constexpr Known kKnown[] = {
       {"memfd",
        "allow memfd_create and fallocate: a seccomp profile of the container forbids them, or its memory is "
-       "full"},
+       "full, or file sizes are limited (`ulimit -f`)"},
       {"seals", "allow fcntl(F_ADD_SEALS) on memfd: needs Linux 3.17 and no filter in the way"},
       {"pidfd",
        "allow pidfd_open (Linux 5.3): without it a dead rank is noticed by a look into /proc now and then, "

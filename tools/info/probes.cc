@@ -19,6 +19,7 @@
 #include <string>
 
 #include "runtime/core/fd.h"
+#include "runtime/core/file_size.h"
 
 namespace ouro::info {
 namespace {
@@ -26,7 +27,7 @@ namespace {
 constexpr std::size_t kBytes = 64 * 1024;
 
 Probe failed(const char* name, const char* call, int error) {
-  return {name, false, fmt::format("{}: {}", call, std::strerror(error))};
+  return {name, false, fmt::format("{}: {}", call, file_error(error))};
 }
 
 Fd make_memfd() {
