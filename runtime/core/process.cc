@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -68,6 +69,7 @@ bool is_stopped(const Fd& pidfd) {
 std::string own_host_id() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  if (char name[HOST_NAME_MAX + 1] = {}; boot.empty() && gethostname(name, sizeof name - 1) == 0) boot = name;
   struct stat net {};
   if (stat("/proc/self/ns/net", &net) != 0) net.st_ino = 0;
   return boot + "/" + std::to_string(net.st_ino);

@@ -13,10 +13,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include "tools/run/open_files.h"
+#include "tools/run/orphans.h"
 #include "tools/run/system.h"
 
 namespace ouro::run {
@@ -128,6 +127,7 @@ void Child::reap() {
   pid_t got;
   do got = ::waitpid(pid, &status, 0);
   while (got < 0 && errno == EINTR);
+  forget_child(pid);
   if (got != pid) {
     ending = Ending{.code = 255, .signal = 0};  // other code in this process has already taken the status
   } else if (WIFSIGNALED(status)) {
@@ -154,6 +154,7 @@ Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& ar
   const pid_t pid = ::fork();
   if (pid < 0) return system_error("cannot start a process");
   if (pid == 0) become(plan);
+  keep_child(pid);
   ::setpgid(pid, pid);  // in the parent as well, so that the group exists before the first kill; EACCES after
                         // exec is fine
   report->write.reset();
@@ -168,6 +169,7 @@ Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& ar
     // A process that hangs in the system may not die until the system lets it: it is left to whichever
     // process reaps orphans.
     for (int i = 0; i < 50 && ::waitpid(pid, nullptr, WNOHANG) == 0; ++i) ::poll(nullptr, 0, 10);
+    forget_child(pid);
     return std::variant<Child, StartError>(StartError{said.error, said.stage == Report::Stage::cpus});
   }
   child.pid = pid;
@@ -176,30 +178,6 @@ Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& ar
   child.err = std::move(err->read);
   for (const Fd* fd : {&child.out, &child.err}) ::fcntl(fd->get(), F_SETFL, O_NONBLOCK);
   return std::variant<Child, StartError>(std::move(child));
-}
-
-std::vector<pid_t> children_of_this_process() {
-  std::vector<pid_t> all;
-  std::error_code ignored;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
-    std::ifstream list(task.path() / "children");
-    for (pid_t pid; list >> pid;) all.push_back(pid);
-  }
-  return all;
-}
-
-void end_orphans(const std::vector<pid_t>& before) {
-  for (int round = 0; round < 50; ++round) {
-    bool any = false;
-    for (const pid_t pid : children_of_this_process()) {
-      if (std::find(before.begin(), before.end(), pid) != before.end()) continue;
-      any = true;
-      ::kill(pid, SIGKILL);
-      ::waitpid(pid, nullptr, WNOHANG);
-    }
-    if (!any) return;
-    ::poll(nullptr, 0, 20);
-  }
 }
 
 }  // namespace ouro::run

@@ -67,9 +67,4 @@ Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& ar
                                               const rt::Place& place, int death_signal = SIGKILL,
                                               Patience patience = {});
 
-/// Kills and reaps the processes that were reparented to this one when ranks died (children that are not in
-/// `before`). Takes at most about a second.
-void end_orphans(const std::vector<pid_t>& before);
-std::vector<pid_t> children_of_this_process();
-
 }  // namespace ouro::run

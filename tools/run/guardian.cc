@@ -85,6 +85,7 @@ Result<int> guarded(const std::string& name, const std::function<Result<int>(int
     read_end.reset();
     work_and_leave(work, write_end.get());
   }
+  keep_child(child);
   ::setpgid(child, child);
   write_end.reset();
   const int status = attend(child, signals);

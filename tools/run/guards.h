@@ -4,29 +4,27 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
-#include <vector>
-
-#include "tools/run/child.h"
+#include "tools/run/orphans.h"
 
 namespace ouro::run {
 
-/// While an object lives, processes whose parent dies are reparented to this process; its end kills those
-/// that are left.
+/// While an object lives, processes whose parent dies are reparented to this process; Signals reaps those
+/// that end meanwhile, and the end of this object kills those that are left.
 class Subreaper {
  public:
-  Subreaper() : before_(children_of_this_process()) {
+  Subreaper() {
+    keep_children();
     ::prctl(PR_GET_CHILD_SUBREAPER, &old_);
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   }
   ~Subreaper() {
-    end_orphans(before_);
+    end_orphans();
     ::prctl(PR_SET_CHILD_SUBREAPER, old_);
   }
   Subreaper(const Subreaper&) = delete;
   Subreaper& operator=(const Subreaper&) = delete;
 
  private:
-  std::vector<pid_t> before_;
   int old_ = 0;
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/core/fd.h"
+#include "tools/run/orphans.h"
 #include "tools/run/system.h"
 
 namespace ouro::run {
@@ -33,6 +34,7 @@ class Signals {
   explicit Signals(Which which = Which::all, int above = -1) : above_(above) {
     sigemptyset(&set_);
     sigaddset(&set_, SIGPIPE);  // a failed write reports it
+    sigaddset(&set_, SIGCHLD);  // reparented children are reaped here, others by those who wait for them
     for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) add(number);
     if (which == Which::all)
       for (int number : {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) add(number);
@@ -75,7 +77,10 @@ class Signals {
   }
   void fetch() {
     for (int number; (number = fetch_one()) > 0;)
-      if (number != SIGPIPE) early_.push_back(number);
+      if (number == SIGCHLD)
+        reap_orphans();
+      else if (number != SIGPIPE)
+        early_.push_back(number);
     pollfd gone{above_, 0, 0};
     if (above_ >= 0 && ::poll(&gone, 1, 0) > 0) {
       early_.push_back(SIGKILL);

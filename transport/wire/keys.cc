@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 
 #include "runtime/core/fd.h"
@@ -118,8 +119,24 @@ Result<Secret> Secret::from_hex(std::string_view text) {
   return secret;
 }
 
+namespace {
+
+/// A launcher may name one of this process's descriptors, which needs no /proc if it is there by its number.
+Fd inherited(const std::string& path) {
+  constexpr std::string_view kBegin = "/proc/self/fd/";
+  int number = -1;
+  if (!path.starts_with(kBegin) ||
+      std::from_chars(path.data() + kBegin.size(), path.data() + path.size(), number).ptr !=
+          path.data() + path.size())
+    return {};
+  return Fd(::fcntl(number, F_DUPFD_CLOEXEC, 3));
+}
+
+}  // namespace
+
 Result<Secret> Secret::from_file(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (!fd && errno == ENOENT) fd = inherited(path);
   struct stat file {};
   if (!fd || fstat(fd.get(), &file) != 0)
     return invalid(fmt::format("cannot read the secret file '{}': {}", path, std::strerror(errno)));
@@ -131,7 +148,10 @@ Result<Secret> Secret::from_file(const std::string& path) {
   std::array<char, 2 * kMaxBytes + 16> text;
   std::size_t n = 0;
   while (n < text.size()) {
-    const ssize_t got = ::read(fd.get(), text.data() + n, text.size() - n);
+    // Others may read by the same description of an open file.
+    const ssize_t got = S_ISREG(file.st_mode)
+                            ? ::pread(fd.get(), text.data() + n, text.size() - n, static_cast<off_t>(n))
+                            : ::read(fd.get(), text.data() + n, text.size() - n);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       return invalid(fmt::format("cannot read the secret file '{}': {}", path, std::strerror(errno)));

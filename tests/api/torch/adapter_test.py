@@ -40,6 +40,23 @@ ouro.torch.stand_in("glo")"""
     done = build(program="import torch; torch.__version__ = '2.4.1'; from ouro.torch import build; build.adapter()")
     assert done.returncode == 1 and "PyTorch 2.4.1 is too old; 2.9 or newer" in done.stderr, done.stderr
     assert not [f for f in os.listdir(empty) if f.endswith(".so")]
+    # Folders in which no module can be kept: the one that the user names is an error, another one is replaced.
+    noexec = f"{empty}/noexec"
+    os.mkdir(noexec)
+    if os.geteuid() == 0 and subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec", "none", noexec], capture_output=True).returncode == 0:
+        try:
+            done = build(OURO_TORCH_CACHE=noexec)
+            assert done.returncode == 1 and "noexec is mounted noexec. OURO_TORCH_CACHE names a folder" in done.stderr, done.stderr
+            where = "from ouro.torch import build; print('in', build._folder())"
+            done = build(program=where, OURO_TORCH_CACHE="", XDG_CACHE_HOME=noexec, TMPDIR=empty)
+            assert done.stdout == f"in {empty}/ouro-torch-{os.getuid()}\n", done
+            os.chmod(f"{empty}/ouro-torch-{os.getuid()}", 0o755)
+            done = build(OURO_TORCH_CACHE="", XDG_CACHE_HOME=noexec, TMPDIR=empty)
+            assert done.returncode == 1 and "is not a folder of this user's alone" in done.stderr, done.stderr
+        finally:
+            subprocess.run(["umount", noexec], check=True)
+    done = build(OURO_TORCH_CACHE="/proc/nowhere")
+    assert done.returncode == 1 and "/proc/nowhere: No such file or directory" in done.stderr, done.stderr
     # Nothing says who the ranks are; a rank that never comes.
     done = build(program=f"""import ouro.torch, datetime, torch.distributed as dist
 for options in ({{}}, dict(init_method="file://{empty}/store", rank=0, world_size=3, timeout=datetime.timedelta(seconds=1))):

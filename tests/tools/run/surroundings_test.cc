@@ -21,9 +21,28 @@ class Surroundings : public OuroRun, public testing::WithParamInterface<Where> {
   }
 };
 
+/// Processes whose parents have ended are reparented to the launcher or its agent, which does not keep those
+/// that end: they would use up the limit of processes.
+class Orphans : public Surroundings {};
+
 /// Over shared memory, and over tcp between two names of this host.
 constexpr Where kHere{"Here", "-n 2 --timeout 60"}, kHosts{"Hosts", "-H a,b --launch-agent '' --timeout 60"};
 const auto kName = [](const auto& info) { return std::string(info.param.name); };
+
+INSTANTIATE_TEST_SUITE_P(Everywhere, Orphans, testing::Values(kHere, kHosts), kName);
+
+TEST_P(Orphans, AreReapedWhileTheJobRuns) {
+  // Each of the processes is made by a parent that ends at once. A rank waits until its own parent has no
+  // children but ranks; those that have ended and are not reaped count.
+  const Outcome o =
+      launch(script("for i in $(seq 50); do (sleep 0.0$i &); done\n"
+                    "for i in $(seq 200); do\n"
+                    "  [ $(cat /proc/$PPID/task/*/children | wc -w) -le 2 ] && exit 0\n"
+                    "  sleep 0.1\n"
+                    "done\n"
+                    "echo children: $(cat /proc/$PPID/task/*/children); exit 1"));
+  EXPECT_EQ(o.code, 0) << o.out << o.err;
+}
 
 class Descriptors : public Surroundings {};
 INSTANTIATE_TEST_SUITE_P(Everywhere, Descriptors, testing::Values(kHere, kHosts), kName);

@@ -1,7 +1,8 @@
 """The adapter between PyTorch and libouro: compiled once for the installed PyTorch, and kept in a cache.
 
 A wheel may contain compiled adapters for some versions of PyTorch. The cache is OURO_TORCH_CACHE, or else ouro/torch in
-XDG_CACHE_HOME (~/.cache). The file name of a module contains the versions and the ABI of PyTorch and Python, and a hash of the
+XDG_CACHE_HOME (~/.cache), or, where no modules can be kept there (a home that cannot be written, a file system that is mounted
+noexec), a folder of the user's own in the temporary directory. The file name of a module contains the versions and the ABI of PyTorch and Python, and a hash of the
 adapter's sources and of ouro's headers and version: one that does not fit is never loaded. The compiler is CXX, else g++ or c++ or
 clang++; it must support C++20.
 """
@@ -14,6 +15,7 @@ import os
 import pathlib
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -117,7 +119,10 @@ def _compile_by(target, more_flags, more_libraries):
              f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", f"-I{_SOURCES}",
              *(f"-isystem{folder}" for folder in folders), *more_flags]
     libraries = pathlib.Path(torch.__file__).parent / "lib"
-    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+    prefix = f"{target.stem}-compiling-"
+    for left in target.parent.glob(f"{prefix}*"):  # by a process that was killed: there is one compilation at a time (_cached)
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as work:
         whole = pathlib.Path(work) / "adapter.cc"  # one unit: most of the time is spent on PyTorch's headers
         whole.write_text("".join(f'#include "{source}"\n' for source in sorted(_SOURCES.glob("*.cc"))))
         _run([*compiler, *flags, "-shared", "-o", f"{work}/adapter.so", str(whole), ouro.library(), f"-L{libraries}", "-lc10",
@@ -133,10 +138,55 @@ def prebuild():
     return prebuilt
 
 
+def _unusable(folder):
+    """Why no modules can be kept in a folder, which is made if it is not there; "": they can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+            return f"{folder} is mounted noexec"
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return f"{folder} cannot be written"
+    except OSError as e:
+        return f"{folder}: {e.strerror}"
+    return ""
+
+
+def _temporary():
+    """A folder of this user's alone in the temporary directory. Raises BuildError."""
+    folder = pathlib.Path(tempfile.gettempdir()) / f"ouro-torch-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        about = folder.lstat()
+    except OSError as e:
+        raise BuildError(f"{folder}: {e.strerror}") from e
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise BuildError(f"{folder} is not a folder of this user's alone")
+    return folder
+
+
+def _folder():
+    """Where compiled adapters are kept: the cache, or another folder if it cannot be used and is not the one that the user names."""
+    first = _unusable(cache())
+    if not first:
+        return cache()
+    second = ""
+    if not os.environ.get("OURO_TORCH_CACHE"):
+        try:
+            second = _unusable(_temporary())
+        except BuildError as e:
+            second = str(e)
+        if not second:
+            return _temporary()
+    raise BuildError("ouro.torch: the adapter has to be compiled once, and there is no folder to keep it in: "
+                     f"{'; '.join(filter(None, (first, second)))}. OURO_TORCH_CACHE names a folder that can be written and is not "
+                     "mounted noexec")
+
+
 def _cached():
     cached = _places()[1]
+    if not cached.exists() or _unusable(cached.parent):
+        cached = _folder() / cached.name
     if not cached.exists():
-        cached.parent.mkdir(parents=True, exist_ok=True)
         with open(cached.with_suffix(".lock"), "w") as lock:  # the ranks of a host arrive here at the same time
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not cached.exists():
