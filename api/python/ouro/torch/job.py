@@ -1,13 +1,8 @@
 """The ouro group that a trainer uses: a given one, or the world of a separate job next to a PyTorch process group."""
-import collections
-import types
-
 import torch.distributed as dist
 
 import ouro
 from ouro.torch import rendezvous
-
-_made = collections.Counter()  # key: name of the process group; all its members count equally
 
 
 def group_of(group=None):
@@ -28,20 +23,15 @@ def job_of(group=None):
     if not dist.is_available() or not dist.is_initialized():
         raise RuntimeError("ouro.torch: there is no process group; expected init_process_group first, or group=ouro.init()")
     group = group or dist.group.WORLD
-    name, store = group.group_name, dist.distributed_c10d._get_default_store()
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    _made[name] += 1
-    store = dist.PrefixStore(f"ouro/trainer/{name}/{_made[name]}", store)
-    meeting, kept = rendezvous._meet(types.SimpleNamespace(new_id=ouro.unique_id), store, rank, size)
-    hosts = meeting["hosts"]
-    here = [r for r, host in enumerate(hosts) if host == hosts[rank]]
-    one = len(here) == size
-    try:
-        return ouro.init(rank=rank, world_size=size, local_rank=here.index(rank), local_size=len(here), id=bytes.fromhex(meeting["id"]),
-                         host_id="" if one else hosts[rank], rendezvous=meeting["place"])
-    finally:
-        if kept:
-            kept.close()
+    store = dist.PrefixStore(f"ouro/trainer/{group.group_name}", dist.distributed_c10d._get_default_store())
+    with rendezvous.Meeting(store, rank, size, store.timeout, dist.get_process_group_ranks(group)) as meeting:
+        met = meeting.meet(ouro.unique_id)
+        hosts = met["hosts"]
+        here = [r for r, host in enumerate(hosts) if host == hosts[rank]]
+        one = len(here) == size
+        return ouro.init(rank=rank, world_size=size, local_rank=here.index(rank), local_size=len(here), id=bytes.fromhex(met["id"]),
+                         host_id="" if one else hosts[rank], rendezvous=met["place"])
 
 
 def flat(tensor):

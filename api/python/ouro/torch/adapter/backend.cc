@@ -206,6 +206,14 @@ c10d::ErrorType Backend::getError() {
   return s.code() == Code::peer_lost ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::COMM_ERROR;
 }
 
+std::pair<std::string, std::vector<int>> Backend::lost() const {
+  const Status s = group_.status();
+  if (s.code() != Code::peer_lost) return {};
+  std::vector<int> ranks = s.failure()->dead;
+  if (ranks.empty() && s.failure()->rank >= 0) ranks.push_back(s.failure()->rank);
+  return {s.message(), std::move(ranks)};
+}
+
 void Backend::abort() {
   group_.abort("abort of its process group");
   if (monitor_.valid()) monitor_.abort("abort of its process group");

@@ -64,6 +64,8 @@ class Backend final : public c10d::Backend {
   /// Bytes of the caching allocator that are registered in this job.
   std::size_t registered() const { return job_->segments ? job_->segments->bytes() : 0; }
   c10d::ErrorType getError() override;
+  /// The text of the group's failure, and the ranks that are known to be dead or unreachable.
+  std::pair<std::string, std::vector<int>> lost() const;
   void abort() override;
   void shutdown() override;
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>&,

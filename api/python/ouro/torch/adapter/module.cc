@@ -24,9 +24,9 @@ pybind11::bytes new_id() {
   return {reinterpret_cast<const char*>(id.bytes), sizeof id.bytes};
 }
 
-/// Joins on a separate stream, so that Python's signal handlers run meanwhile; an exception from one cancels
-/// joining, on all ranks.
-Result<Context> interruptibly(InitOptions o) {
+/// Joins on a separate stream, so that Python's signal handlers and `look` run meanwhile; an exception from
+/// one cancels joining, on all ranks.
+Result<Context> interruptibly(InitOptions o, const pybind11::function& look) {
   const auto cancel = std::make_shared<std::atomic<bool>>(false);
   o.cancel = cancel;
   Result<Context> joined = Status(Reason::invalid, "not joined");
@@ -35,12 +35,25 @@ Result<Context> interruptibly(InitOptions o) {
     joined = Context::create(o);
     return Status();
   });
-  try {
-    for (; !joining.test(); (void)joining.wait(kSignalsEvery)) take_signals();
-  } catch (...) {
+  const auto stop = [&] {
     cancel->store(true);
     (void)joining.wait();
-    throw;
+  };
+  for (; !joining.test(); (void)joining.wait(kSignalsEvery)) {
+    try {
+      take_signals();
+    } catch (...) {
+      stop();
+      throw;
+    }
+    try {
+      const pybind11::gil_scoped_acquire held;
+      look();
+    } catch (...) {
+      stop();
+      if (!joined.ok()) throw;
+      break;  // all had joined, and the one that is missed has left again
+    }
   }
   return joined;
 }
@@ -48,6 +61,7 @@ Result<Context> interruptibly(InitOptions o) {
 c10::intrusive_ptr<c10d::Backend> join(const std::string& id, int rank, int size, int local_rank,
                                        int local_size, std::optional<int> gpu, const std::string& host,
                                        const std::string& rendezvous, std::int64_t timeout_ms,
+                                       std::int64_t join_ms, const pybind11::function& look,
                                        const std::string& group, const std::string& name) {
   InitOptions o;
   TORCH_CHECK_VALUE(id.size() == sizeof(UniqueId::bytes), "ouro: an id of ", id.size(), " bytes");
@@ -56,10 +70,10 @@ c10::intrusive_ptr<c10d::Backend> join(const std::string& id, int rank, int size
   o.rank = rank, o.world_size = size, o.local_rank = local_rank, o.local_size = local_size;
   o.gpu = gpu;
   o.host_id = host, o.rendezvous = rendezvous;
-  o.join_deadline = o.deadline = Milliseconds(timeout_ms);
+  o.join_deadline = Milliseconds(join_ms), o.deadline = Milliseconds(timeout_ms);
   auto options = c10::make_intrusive<OptionsAsGloo>(Milliseconds(timeout_ms), group);
   const pybind11::gil_scoped_release unlocked;
-  auto job = std::make_shared<Job>(value_of(interruptibly(std::move(o))));
+  auto job = std::make_shared<Job>(value_of(interruptibly(std::move(o), look)));
   Group world = job->context.world();
   return c10::make_intrusive<Backend>(std::move(job), std::move(world), std::move(options), name);
 }
@@ -108,12 +122,20 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         "Aborts the operations in flight in all groups, and ends the threads of the groups, before\n"
         "the interpreter ends. Releases the GIL.");
   m.def("join", &ouro::adapter::join,
-        "Joins the job that `id`, the same on all ranks, names, and returns a c10d Backend. Releases\n"
-        "the GIL while it waits. Raises DistBackendError; ValueError if id is not 128 bytes.",
+        "Joins the job that `id`, the same on all ranks, names, within join_ms, and returns a c10d\n"
+        "Backend. Releases the GIL while it waits, and calls look() ten times a second, whose exception\n"
+        "ends joining. Raises DistBackendError; ValueError if id is not 128 bytes.",
         pybind11::kw_only(), pybind11::arg("id"), pybind11::arg("rank"), pybind11::arg("size"),
         pybind11::arg("local_rank"), pybind11::arg("local_size"), pybind11::arg("gpu"), pybind11::arg("host"),
-        pybind11::arg("rendezvous"), pybind11::arg("timeout_ms"), pybind11::arg("group"),
-        pybind11::arg("name"));
+        pybind11::arg("rendezvous"), pybind11::arg("timeout_ms"), pybind11::arg("join_ms"),
+        pybind11::arg("look"), pybind11::arg("group"), pybind11::arg("name"));
+  m.def(
+      "lost",
+      [](const c10::intrusive_ptr<c10d::Backend>& b) {
+        auto* const backend = dynamic_cast<const Backend*>(b.get());
+        return backend ? backend->lost() : std::pair<std::string, std::vector<int>>();
+      },
+      "Returns the text of the failure of a c10d Backend that ouro carries, and the ranks that it has lost.");
   m.def(
       "carries",
       [](const c10::intrusive_ptr<c10d::Backend>& b) {
