@@ -10,6 +10,7 @@
 #include "runtime/group/batch.h"
 #include "runtime/group/group.h"
 #include "runtime/group/matched_message.h"
+#include "runtime/group/message_set.h"
 
 namespace ouro {
 namespace {
@@ -307,6 +308,43 @@ Result<Received> recv(Group& g, const Matched& matched, View out, Milliseconds d
   Received received;
   OURO_TRY(run(g, std::move(m), deadline, &received));
   return received;
+}
+
+Result<MessageSet> MessageSet::create(const Group& g) try {
+  if (!g.valid()) return empty_group();
+  MessageSet made;
+  made.impl_ = std::make_shared<rt::MessageSet>(g.impl());
+  return made;
+} catch (const std::exception& e) {
+  return Status(Reason::resource, std::string("no thread for a message set: ") + e.what());
+}
+
+namespace {
+Status add(rt::MessageSet* set, Result<std::unique_ptr<rt::Message>> m, MessageSet::Then then) try {
+  OURO_TRY(not_in_batch("a message set"));
+  if (!m.ok()) return m.status();
+  if ((*m)->on_device) return invalid("message set: a buffer on a GPU; expected memory of the host");
+  return set->add(**m, [then = std::move(then)](const Status& s, const rt::Envelope& e) {
+    then(s.ok() ? Result<Received>(Received{e.source, e.tag, e.bytes}) : Result<Received>(s));
+  });
+} catch (const std::exception&) {
+  return no_memory();
+}
+}  // namespace
+Status MessageSet::send(CView data, int dst, int tag, Then then) {
+  if (!impl_) return invalid("message set: an empty handle");
+  return add(impl_.get(),
+             message(Group(impl_->group()), true, data.data, data.count, data.dtype, data.device, dst, tag),
+             std::move(then));
+}
+Status MessageSet::recv(View out, int src, int tag, const RecvOptions& o, Then then) {
+  if (!impl_) return invalid("message set: an empty handle");
+  if (o.deadline.count() != 0)
+    return invalid("recv: a deadline of its own in a message set; expected 0, the group's");
+  return add(impl_.get(), receive(Group(impl_->group()), out, src, tag, o.exact), std::move(then));
+}
+void MessageSet::close() {
+  if (impl_) impl_->close();
 }
 
 bool in_batch() { return rt::Batch::current() != nullptr; }

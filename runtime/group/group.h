@@ -36,6 +36,7 @@ struct ShrinkOutcome {
 /// operations and messages, and is made, closed and shrunk as a whole.
 class Group final : public std::enable_shared_from_this<Group> {
   friend struct TestAccess;
+  friend class MessageSet;
 
  public:
   /// Makes this rank's side of a group, without communication; all members call it with equal specs. Errors:

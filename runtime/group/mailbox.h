@@ -19,6 +19,7 @@ namespace ouro::rt {
 /// use. Thread-safe.
 class Mailbox {
   friend struct TestAccess;
+  friend class MessageSet;
 
  public:
   using MakeLinks = std::function<Result<std::unique_ptr<transport::Links>>()>;

@@ -94,7 +94,7 @@ Status Messages::post(Message& m) {
   } else if (m.peer == rank_) {
     Unexpected& a = add({rank_, m.tag, m.bytes, m.dtype}, m.bytes);
     put(a.data.get(), m.data, m.bytes);
-    m.done = true;
+    end(m);
     offer(a);
   } else {
     OURO_TRY(reach(m.peer, lock));
@@ -112,6 +112,21 @@ Status Messages::reach(int to, std::unique_lock<std::mutex>& lock) {
   o.link.view = links_->outbound(to);
   o.reached = true;
   return {};
+}
+
+void Messages::end(Message& m) {
+  m.done = true;
+  if (!m.ended) return;
+  (m.ended->last ? m.ended->last->next_ended : m.ended->first) = &m;
+  m.ended->last = &m;
+}
+
+Message* Messages::take_ended(EndedMessages& ended) {
+  std::lock_guard lock(mutex_);
+  Message* const m = ended.first;
+  if (m) ended.first = m->next_ended;
+  if (!ended.first) ended.last = nullptr;
+  return m;
 }
 
 Unexpected& Messages::add(const Envelope& e, std::size_t got, std::shared_ptr<DeviceReceipt> receipt) {
@@ -191,7 +206,7 @@ void Messages::claim(Message& m) {
     m.outcome = invalid(found == set_aside_.end()
                             ? "recv: the matched message was received before"
                             : "recv: the matched message is being received; another receive has it");
-    m.done = true;
+    end(m);
     return;
   }
   if (Unexpected* const found = first_waiting(m.peer, m.tag)) return take(*found, m);
@@ -202,7 +217,7 @@ void Messages::claim(Message& m) {
 void Messages::take(Unexpected& a, Message& m) {
   if (!fits(m, a.envelope)) {
     m.outcome = misfit(m, a.envelope);
-    m.done = true;
+    end(m);
     return;
   }
   waiting_.take_out(a);
@@ -254,7 +269,7 @@ void Messages::deliver(Unexpected& a, Message& m) {
   }
   m.envelope = a.envelope;
   m.claims = nullptr;
-  m.done = true;
+  end(m);
 }
 
 Status Messages::progress(std::optional<int> source) {
@@ -268,7 +283,7 @@ Status Messages::progress(std::optional<int> source) {
 /// Ends lent sends that the receiver has taken: their memory belongs to their callers again.
 void Messages::give_back(Outbound& o) {
   for (; !o.lent.empty() && load(*o.link.view.freed) >= o.lent.front()->end; o.lent.pop_front())
-    o.lent.front()->done = true;
+    end(*o.lent.front());
 }
 
 Result<bool> Messages::damage_link(int to) {
@@ -315,7 +330,7 @@ void Messages::push(Outbound& o, int to) {
     if (lends)
       o.lent.push_back(&m);
     else
-      m.done = true;
+      end(m);
   }
   tell();
 }
@@ -338,7 +353,7 @@ Status Messages::pull(Inbound& i, int source, std::optional<int> asked) {
         wanted_.remove(*wanted);  // ends with an error; the message is for the next one
         recall(*wanted);          // its next slots may be in flight to the posted memory
         wanted->outcome = misfit(*wanted, i.envelope);
-        wanted->done = true;
+        end(*wanted);
       }
       if (!wanted && !may_take(source, h.total, asked)) break;
       i.got = 0;
@@ -392,7 +407,7 @@ Status Messages::pull(Inbound& i, int source, std::optional<int> asked) {
     if (!i.expected) post_receive(i, source, {});
     if (i.target) {
       i.target->envelope = i.envelope;
-      i.target->done = true;
+      end(*i.target);
     } else if (Message* m = i.arrival->claimed) {
       deliver(*i.arrival, *m);
       discard(*i.arrival);
@@ -404,13 +419,26 @@ Status Messages::pull(Inbound& i, int source, std::optional<int> asked) {
 
 bool Messages::withdraw(Message& m) {
   std::lock_guard lock(mutex_);
+  return withdraw_locked(m);
+}
+
+bool Messages::withdraw_unbegun(Message& m) {
+  std::lock_guard lock(mutex_);
+  if (m.done || m.begun || m.claims) return false;
+  return withdraw_locked(m);
+}
+
+bool Messages::withdraw_locked(Message& m) {
   if (m.done) return true;
   if (m.sends) {
     Outbound& o = out_[static_cast<std::size_t>(m.peer)];
     std::erase(o.queue, &m);
     if (!m.begun) return true;
     links_->recall_outbound(m.peer);
-    if (std::erase(o.lent, &m) > 0) return m.done = true;  // all of it is in slots now, and will arrive
+    if (std::erase(o.lent, &m) > 0) {  // all of it is in slots now, and will arrive
+      end(m);
+      return true;
+    }
     o.torn = true;
     return false;
   }

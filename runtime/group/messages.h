@@ -25,6 +25,13 @@ struct Envelope {
 };
 
 struct Unexpected;
+struct Message;
+
+/// Messages that are done, in order, for a thread that waits for many. The engine guards it.
+struct EndedMessages {
+  Message* first = nullptr;
+  Message* last = nullptr;
+};
 
 /// A send or a receive in flight. The caller keeps it alive until it is done or withdrawn.
 struct Message {
@@ -56,6 +63,8 @@ struct Message {
   // Receives, in Messages:
   MatchQueue<Message>::Place place = {};  // while it waits for a message
   Unexpected* claims = nullptr;           // it has this one, which is still arriving
+  EndedMessages* ended = nullptr;         // where it is noted when it is done; nullptr: nowhere
+  Message* next_ended = nullptr;
 };
 
 class Messages {
@@ -84,6 +93,10 @@ class Messages {
   /// unexpected messages.)
   bool withdraw(Message&);
   bool done(const Message&) const;
+  /// Takes the first message out of `ended`; nullptr: there is none.
+  Message* take_ended(EndedMessages& ended);
+  /// As withdraw() for a receive of which nothing has arrived; false: something has, or it is done.
+  bool withdraw_unbegun(Message&);
   /// Whether all sends are over, and what they have sent has arrived, as far as it is known here. `ask`: see
   /// transport::Links::arrived.
   bool all_arrived(bool ask);
@@ -148,6 +161,8 @@ class Messages {
   Unexpected* first_waiting(int source, int tag) const;
   void offer(Unexpected&);
   void await_receive(Unexpected&);
+  static void end(Message&);  ///< it is done
+  bool withdraw_locked(Message&);
 
   std::unique_ptr<transport::Links> links_;
   int rank_;

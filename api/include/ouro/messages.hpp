@@ -2,6 +2,7 @@
 /// @file
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -11,7 +12,8 @@ namespace ouro {
 
 namespace rt {  // the implementation; opaque here
 class MatchedMessage;
-}
+class MessageSet;
+}  // namespace rt
 
 /// @defgroup messages Messages and batches
 /// Between two ranks of a group; not collective, not ordered against collectives. Messages with equal
@@ -76,6 +78,34 @@ OURO_API Result<std::optional<Matched>> match(Group&, int src, int tag = 0);
 /// message. Errors: as recv; invalid (an empty handle, one of another group, one already received or being
 /// received by another call, a message longer than `out`; inside group_start).
 OURO_API Result<Received> recv(Group&, const Matched&, View out, Milliseconds deadline = Milliseconds(0));
+
+/// Messages of one group, in host memory, that are in flight at the same time without a thread for each: one
+/// thread drives all of them, while there are any. Thread-safe. Copies are handles of the same set. When the
+/// last one is destroyed with messages in flight, these end as `revoked`, and so does their group, on all
+/// ranks; close() prevents that.
+class OURO_API MessageSet {
+ public:
+  /// What is called once when a message has ended, with what was received (empty for sends), or why not: by
+  /// the thread of the set, or by one that adds a message. It must not throw, close or destroy the set or its
+  /// group, nor wait for messages of this set.
+  using Then = std::function<void(const Result<Received>&)>;
+  MessageSet() = default;                          ///< an empty handle
+  static Result<MessageSet> create(const Group&);  ///< Errors: invalid (an empty handle), resource.
+  explicit operator bool() const { return impl_ != nullptr; }  ///< false: an empty handle
+  /// Begins to send, without waiting. `data` stays as it is until `then` is called. Errors, after which
+  /// `then` is not called: invalid (an empty handle, the arguments, memory of a GPU, inside group_start),
+  /// revoked (after close()), those of the group.
+  Status send(CView data, int dst, int tag, Then then);
+  /// Begins to receive. Receives that one thread adds match in this order. The deadline is the group's.
+  /// Errors: as send(), and invalid (a deadline in the options).
+  Status recv(View out, int src, int tag, const RecvOptions&, Then then);
+  /// Ends receives for which nothing has come yet, as `revoked`, waits for all other messages, each within
+  /// its deadline, and refuses new ones. The group stays usable. Idempotent.
+  void close();
+
+ private:
+  std::shared_ptr<rt::MessageSet> impl_;
+};
 
 /// Operations that this thread calls until the matching group_end are deferred and submitted together:
 /// messages progress together, and so do operations of different groups (several ranks in one thread).

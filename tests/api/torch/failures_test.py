@@ -19,6 +19,10 @@ PARTS = {  # part: exit codes, and the text from all surviving ranks
     "interrupt-blocking": ([0, 0], r"KeyboardInterrupt after [12]\.|revoked: .*a signal handler of its Python program"),
     "joining": ([0, 0], r"KeyboardInterrupt after 0\.\d s in the store, 0\.\d s in ouro|not interrupted rank"),
     "no memory": ([0, 0], r"DistBackendError: ouro: revoked: .*(allocate|memory)"),
+    "overlap": ([0, 0], r"several elements of an output of shape \[4\] and strides \[0\] are at the same address|16 calls later"),
+    "stale batch": ([0, 0], r"nothing is kept of a batch that was left"),
+    "many": ([0, 0], r"1500 messages, [1-9]\d? threads"),
+    "leaving": ([0, 0], r"DistBackendError: ouro: revoked: .* closed before a message came"),
     "detail": ([0, 0], r"Detected mismatch between collectives"),
     "monitored": ([0, 0], r"Rank 1 failed to pass monitoredBarrier in 1000 ms"),
     "fork": ([0, 0], r"children ended with \[0, 0, 0\], and the group goes on"),
@@ -46,6 +50,7 @@ import os
 import tempfile
 import threading
 import types
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -144,6 +149,71 @@ def do(part):
         fails(lambda: dist.all_gather([torch.ones(2)] * 2, torch.ones(3)), ValueError)
         fails(lambda: dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND), dist.DistBackendError)
         dist.all_reduce(x)  # the group is still usable
+    elif part == "overlap":  # found before anything is exchanged: the other rank hears nothing of it
+        wrong, ok, big = torch.ones(1).expand(4), torch.ones(4), torch.ones(1).expand(8)
+        calls = [lambda: dist.all_reduce(wrong), lambda: dist.all_reduce_coalesced([ok, wrong]), lambda: dist.broadcast(wrong, 0),
+                 lambda: dist.reduce(wrong, 1), lambda: dist.all_gather([ok, wrong], ok),
+                 lambda: dist.all_gather_into_tensor(big, ok), lambda: dist.all_gather_coalesced([[ok], [wrong]], [ok]),
+                 lambda: dist.gather(ok, [ok, wrong], 1), lambda: dist.scatter(wrong, None, 0),
+                 lambda: dist.reduce_scatter(wrong, [ok, ok]), lambda: dist.reduce_scatter_tensor(wrong, torch.ones(8)),
+                 lambda: dist.all_to_all([ok, wrong], [ok, ok]), lambda: dist.all_to_all_single(wrong, ok), lambda: dist.recv(wrong, 0),
+                 lambda: dist.irecv(wrong, 0), lambda: dist.recv(wrong)]
+        for call in calls if rank == 1 else []:
+            fails(call, ValueError)
+        if rank == 0:
+            print(f"{len(calls)} calls later", flush=True)
+        for root in (0, 1):  # what is only read may overlap
+            dist.broadcast(wrong if rank == root else ok, root)
+        dist.all_reduce(x)
+    elif part == "stale batch":
+        def raises_inside():
+            with dist._coalescing_manager(device=torch.device("cpu")):
+                dist.broadcast(torch.ones(3), 0, async_op=True)
+                raise ValueError("inside")
+
+        def wrong_message():
+            dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(3), 1 - rank),
+                                    dist.P2POp(dist.irecv, torch.ones(1).expand(3), 1 - rank)])
+
+        for leave in raises_inside, wrong_message:
+            fails(leave, ValueError)
+            kept = []
+            for _ in range(3):
+                y = torch.ones(1000)
+                kept.append(weakref.ref(y))
+                dist.broadcast(y, 0, async_op=True).wait()
+                dist.isend(y, 1 - rank, tag=1)
+                dist.recv(y, 1 - rank, tag=1)
+                del y
+            assert not any(t() is not None for t in kept)
+            dist.distributed_c10d._world.pg_coalesce_state.clear()  # PyTorch itself would not run further calls of some kinds
+        dist.recv(y := torch.empty(3), 1 - rank)  # what the batch of messages had sent before it was left
+        assert (y == 1).all()
+        print("nothing is kept of a batch that was left", flush=True)
+    elif part == "many":
+        outs = [torch.empty(50) for _ in range(1500)]
+        works = [dist.irecv(out, 1 - rank, tag=i) for i, out in enumerate(outs)]
+        threads = len(os.listdir("/proc/self/task"))
+        works += [dist.isend(torch.full((50,), float(i)), 1 - rank, tag=i) for i in reversed(range(1500))]
+        for w in works:
+            w.wait()
+        assert all((out == i).all() for i, out in enumerate(outs))
+        print(f"1500 messages, {threads} threads", flush=True)
+    elif part == "leaving":  # with a receive that nobody answers, and a send that is under way
+        for leaving in (0, 1):
+            group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=600))  # longer than the test
+            if rank == leaving:
+                never, anyone = dist.irecv(torch.ones(3), 1 - rank, group=group, tag=99), dist.irecv(torch.ones(3), group=group, tag=98)
+                sent = dist.isend(torch.full((1 << 20,), 7.0), 1 - rank, group=group)
+                dist.destroy_process_group(group)
+                sent.wait()
+                fails(never.wait)
+                fails(anyone.wait)
+            else:
+                time.sleep(0.5)  # most likely the other rank is leaving now
+                dist.recv(y := torch.empty(1 << 20), 1 - rank, group=group)
+                assert (y == 7).all()
+                dist.destroy_process_group(group)
     elif part == "interrupt":
         if rank == 0:
             threading.Timer(1, _thread.interrupt_main).start()

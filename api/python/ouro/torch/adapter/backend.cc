@@ -56,6 +56,7 @@ Backend::~Backend() {
 void Backend::end(const char* why) {
   if (pending_ > 0 || messages_ > 0) group_.abort(why);
   stream_ = {};
+  set_ = {};
   lanes_ = std::make_unique<Lanes>();
 }
 
@@ -83,6 +84,7 @@ Status Backend::run(const Body& body, const Stream& over) {
 
 Backend::WorkPtr Backend::start(Call call, Body body) {
   const Tensors& any = call.inputs.empty() ? call.outputs : call.inputs;
+  end_stale_batch();
   if (!any.empty() && any.front().is_cuda()) return start_on_device(std::move(call), body);
   auto work = make_work(call);
   const bool limited = limit_of(call.timeout, options_->timeout, group_).has_value();
@@ -130,7 +132,7 @@ void Backend::submit(const std::vector<Deferred>& messages) {
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const Deferred& m = messages[i];
     const c10::StreamGuard guard(m.current);
-    outcomes[i] = run([&m](const Stream& over) { return m.body(over, *m.work); }, m.over);
+    outcomes[i] = run([&m](const Stream& over) { return m.body(over); }, m.over);
   }
   const Status all = group_end();
   for (std::size_t i = 0; i < messages.size(); ++i) {
@@ -148,11 +150,22 @@ void Backend::submit(const std::vector<Deferred>& messages) {
 }
 
 void Backend::startCoalescing() {
-  std::vector<Deferred> left;  // of a batch that an exception ended, which PyTorch does not report
+  drop_batch();
+  batch_.enter();
+  coalescing_ = true;
+}
+
+void Backend::end_stale_batch() {
+  if (coalescing_ && running_for != this && batch_.left()) drop_batch();
+}
+
+void Backend::drop_batch() {
+  std::vector<Deferred> left;
+  std::vector<WorkPtr> works;
   {
     const std::lock_guard lock(mutex_);
-    coalescing_ = true;
-    coalesced_.clear();
+    coalescing_ = false;
+    works.swap(coalesced_);
     left.swap(deferred_);
   }
   for (const Deferred& m : left)
@@ -221,6 +234,13 @@ void Backend::abort() {
 
 void Backend::shutdown() {
   if (stream_.valid()) (void)stream_.synchronize();
+  // Receives that nobody has answered end here, so that the process group does not wait for them.
+  MessageSet messages;
+  {
+    const std::lock_guard lock(mutex_);
+    messages = set_;
+  }
+  messages.close();
   if (job_.use_count() == 1) (void)job_->context.close();
 }
 

@@ -14,7 +14,9 @@
 #include "lanes.h"
 #include "options.h"
 #include "ouro/ouro.hpp"
+#include "python_block.h"
 #include "segments.h"
+#include "tensors.h"
 #include "work.h"
 
 namespace ouro::adapter {
@@ -146,10 +148,13 @@ class Backend final : public c10d::Backend {
   c10::intrusive_ptr<Work> make_work(const Call&);
   WorkPtr start(Call, Body);                   ///< a collective, in call order
   WorkPtr start_on_device(Call, const Body&);  ///< the same, for tensors on a GPU
-  /// Sends or receives: `body` runs on a stream, or without one in a lane; then `store`, after it in the
-  /// stream. Tensors on a GPU use a stream, except for a receive from any source.
-  WorkPtr message(Call, const Lanes::Lane&, std::function<Status(const Stream&, Work&)> body,
-                  std::function<void()> store);
+  Result<MessageSet> messages();               ///< set_, made on first use
+  using Posting = std::function<Status(MessageSet&, MessageSet::Then)>;
+  /// Sends or receives: `post` begins that, and `store` runs when it has ended well.
+  WorkPtr on_host(const Call&, const Posting& post, std::function<void()> store);
+  /// The same for tensors on a GPU: `body` runs on the current stream; then `store`, after it in the stream.
+  WorkPtr on_gpu(const Call&, std::function<Status(const Stream&)> body, std::function<void()> store);
+  WorkPtr from_any_to_gpu(const Call&, int tag, const Target&);
   WorkPtr receive(Tensors&, int from, int tag, c10d::OpType, const char* name);
   void end(const char* why);
   Group monitor();                                   ///< the group for the messages of monitoredBarrier
@@ -171,17 +176,22 @@ class Backend final : public c10d::Backend {
     c10::intrusive_ptr<Work> work;
     c10::Stream current;  ///< the current stream at the call
     Stream over;          ///< the same, as an ouro stream
-    std::function<Status(const Stream&, Work&)> body;
+    std::function<Status(const Stream&)> body;
     std::function<void()> store;
   };
   void submit(const std::vector<Deferred>&);
+  /// Ends a batch that an exception has left, which PyTorch does not report.
+  void end_stale_batch();
+  void drop_batch();
   std::vector<WorkPtr> coalesced_;
   std::vector<Deferred> deferred_;
-  bool coalescing_ = false;
+  std::atomic<bool> coalescing_{false};
+  PythonBlock batch_;             ///< where it began; guarded by Python's lock
   std::atomic<int> pending_{0};   ///< collectives on stream_
-  std::atomic<int> messages_{0};  ///< messages in lanes_
+  std::atomic<int> messages_{0};  ///< messages in set_ and lanes_
   /// Numbers of operations, and of monitored barriers among them.
   std::atomic<std::uint64_t> seq_{0}, barriers_{0};
+  MessageSet set_;
   std::unique_ptr<Lanes> lanes_ = std::make_unique<Lanes>();  ///< destroyed before the group
 };
 

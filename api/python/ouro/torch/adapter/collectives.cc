@@ -58,8 +58,8 @@ std::vector<at::Tensor> joined(const std::vector<at::Tensor>& a, const std::vect
 
 Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& o) {
   const at::Tensor t = only("broadcast", tensors);
-  check("broadcast", tensors);
   check_root("broadcast", o.rootRank, size_);
+  check("broadcast", tensors, rank_ == o.rootRank ? Tensors() : tensors);
   return start({c10d::OpType::BROADCAST, "broadcast", tensors, tensors, o.timeout, o.asyncOp},
                [this, t, root = static_cast<int>(o.rootRank)](const Stream& s) -> Status {
                  const Target target(t);
@@ -73,7 +73,7 @@ Backend::WorkPtr Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
 
 Backend::WorkPtr Backend::all_reduced(const char* name, c10d::OpType type, Tensors tensors,
                                       const c10d::AllreduceOptions& o) {
-  check(name, tensors);
+  check(name, tensors, tensors);
   if (tensors.empty())
     return start({type, name, {}, {}, o.timeout, false}, [](const Stream&) { return Status(); });
   const ReduceOp op = reduction(o.reduceOp, tensors.front().scalar_type());
@@ -104,8 +104,8 @@ Backend::WorkPtr Backend::allreduce_coalesced(Tensors& tensors, const c10d::Allr
 
 Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& o) {
   const at::Tensor t = only("reduce", tensors);
-  check("reduce", tensors);
   check_root("reduce", o.rootRank, size_);
+  check("reduce", tensors, rank_ == o.rootRank ? tensors : Tensors());
   const ReduceOp op = reduction(o.reduceOp, t.scalar_type());
   (void)view(t, Use::reduce);
   return start({c10d::OpType::REDUCE, "reduce", tensors, tensors, o.timeout, o.asyncOp},
@@ -122,7 +122,7 @@ Backend::WorkPtr Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& o)
 Backend::WorkPtr Backend::allgather(Lists& outputs, Tensors& inputs, const c10d::AllgatherOptions& o) {
   const at::Tensor in = only("all_gather", inputs);
   const Tensors outs = only("all_gather", outputs, ranks());
-  check("all_gather", joined(inputs, outs));
+  check("all_gather", joined(inputs, outs), outs);
   const Counts counts = counts_of(outs);
   same_count("all_gather", "the input", in.numel(), "this rank's output",
              outs[static_cast<std::size_t>(rank_)].numel());
@@ -151,7 +151,7 @@ Backend::WorkPtr Backend::allgather_coalesced(Lists& lists, Tensors& inputs,
       same_count("all_gather_coalesced", "an output", of_rank[i].numel(), "its input", inputs[i].numel());
     outs.insert(outs.end(), of_rank.begin(), of_rank.end());
   }
-  check("all_gather_coalesced", joined(inputs, outs));
+  check("all_gather_coalesced", joined(inputs, outs), outs);
   return start({c10d::OpType::ALLGATHER_COALESCED, "all_gather", inputs, outs, o.timeout, o.asyncOp},
                [this, ins = inputs, outs](const Stream& s) -> Status {
                  const Packed from(ins), all(outs);
@@ -168,7 +168,7 @@ Backend::WorkPtr Backend::gathered(Tensors outputs, Tensors inputs, const c10d::
                     " outputs for ", inputs.size(), " inputs");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Tensors both{inputs[i], outputs[i]};
-    check("all_gather_into_tensor", both);
+    check("all_gather_into_tensor", both, {&outputs[i], 1});
     same_count("all_gather_into_tensor", "the output", outputs[i].numel(), "the inputs of all ranks",
                inputs[i].numel() * size_);
   }
@@ -203,7 +203,7 @@ Backend::WorkPtr Backend::gather(Lists& outputs, Tensors& inputs, const c10d::Ga
   TORCH_CHECK_VALUE(rank_ == root || outputs.empty() || outputs.front().empty(),
                     "ouro: gather: outputs on rank ", rank_, ", which is not the root");
   const Tensors outs = rank_ == root ? only("gather", outputs, ranks()) : Tensors();
-  check("gather", joined(inputs, outs));
+  check("gather", joined(inputs, outs), outs);
   for (const at::Tensor& t : outs) same_count("gather", "an output", t.numel(), "the input", in.numel());
   return start(
       {c10d::OpType::GATHER, "gather", inputs, outs, o.timeout, o.asyncOp},
@@ -239,7 +239,7 @@ Backend::WorkPtr Backend::scatter(Tensors& outputs, Lists& inputs, const c10d::S
   TORCH_CHECK_VALUE(rank_ == root || inputs.empty() || inputs.front().empty(),
                     "ouro: scatter: inputs on rank ", rank_, ", which is not the root");
   const Tensors ins = rank_ == root ? only("scatter", inputs, ranks()) : Tensors();
-  check("scatter", joined(outputs, ins));
+  check("scatter", joined(outputs, ins), outputs);
   for (const at::Tensor& t : ins) same_count("scatter", "an input", t.numel(), "the output", out.numel());
   return start(
       {c10d::OpType::SCATTER, "scatter", rank_ == root ? ins : outputs, outputs, o.timeout, o.asyncOp},
@@ -259,7 +259,7 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, Lists& inputs,
                                          const c10d::ReduceScatterOptions& o) {
   const at::Tensor out = only("reduce_scatter", outputs);
   const Tensors ins = only("reduce_scatter", inputs, ranks());
-  check("reduce_scatter", joined(outputs, ins));
+  check("reduce_scatter", joined(outputs, ins), outputs);
   const ReduceOp op = reduction(o.reduceOp, out.scalar_type());
   const Counts counts = counts_of(ins, Use::reduce);
   same_count("reduce_scatter", "the output", out.numel(), "this rank's input",
@@ -283,7 +283,7 @@ Backend::WorkPtr Backend::scattered(Tensors outputs, Tensors inputs, const c10d:
                     " outputs for ", inputs.size(), " inputs");
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Tensors both{inputs[i], outputs[i]};
-    check("reduce_scatter_tensor", both);
+    check("reduce_scatter_tensor", both, {&outputs[i], 1});
     (void)reduction(o.reduceOp, inputs[i].scalar_type());
     (void)view(inputs[i], Use::reduce);
     same_count("reduce_scatter_tensor", "the input", inputs[i].numel(), "the outputs of all ranks",
@@ -309,7 +309,7 @@ Backend::WorkPtr Backend::exchanged(Tensor& out, Tensor& in, const std::vector<s
                                     const std::vector<std::int64_t>& in_sizes,
                                     const c10d::AllToAllOptions& o) {
   const Tensors both{in, out};
-  check("all_to_all_single", both);
+  check("all_to_all_single", both, {&out, 1});
   const Counts sent = shares("input", in, in_sizes, ranks()),
                received = shares("output", out, out_sizes, ranks());
   return start(
@@ -326,7 +326,7 @@ Backend::WorkPtr Backend::exchanged(Tensor& out, Tensor& in, const std::vector<s
 Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& o) {
   TORCH_CHECK_VALUE(outputs.size() == ranks() && inputs.size() == ranks(), "ouro: all_to_all: lists of ",
                     inputs.size(), " inputs and ", outputs.size(), " outputs, of ", size_, " ranks");
-  check("all_to_all", joined(inputs, outputs));
+  check("all_to_all", joined(inputs, outputs), outputs);
   return start({c10d::OpType::ALLTOALL, "all_to_all", inputs, outputs, o.timeout, o.asyncOp},
                [this, outs = outputs, ins = inputs](const Stream& s) -> Status {
                  const Packed from(ins), to(outs);

@@ -1,11 +1,10 @@
-// Messages in the background: those of one lane run in sequence, several lanes run concurrently. Used
-// by backend.h.
+// Receives from any source to a GPU, in the background: those of one tag run in sequence, several tags run
+// concurrently. Used by backend.h.
 #pragma once
 #include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
-#include <tuple>
 #include <vector>
 
 #include "ouro/ouro.hpp"
@@ -15,11 +14,10 @@ namespace ouro::adapter {
 /// Host streams, as many as there have been busy lanes at once. The destructor waits for all tasks.
 class Lanes {
  public:
-  /// (is a receive, peer, tag): messages of one lane stay in order.
-  using Lane = std::tuple<bool, int, int>;
+  using Lane = int;  ///< the tag
 
   /// Runs the task after earlier tasks of this lane. Errors: resource (no thread); then the task is not run.
-  Status add(const Lane& lane, std::function<void()> task) {
+  Status add(Lane lane, std::function<void()> task) {
     const std::lock_guard lock(mutex_);
     auto& queue = tasks_[lane];
     if (queue.empty() && idle_.empty()) {
@@ -36,7 +34,7 @@ class Lanes {
   }
 
  private:
-  Status run(const Lane& lane, std::size_t over) {
+  Status run(Lane lane, std::size_t over) {
     std::unique_lock lock(mutex_);
     for (auto& queue = tasks_[lane]; !queue.empty(); queue.pop_front()) {
       const std::function<void()> task = std::move(queue.front());

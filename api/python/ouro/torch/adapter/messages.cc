@@ -10,6 +10,9 @@
 namespace ouro::adapter {
 namespace {
 
+/// All elements of a contiguous tensor.
+View bytes_of(const at::Tensor& t) { return {t.data_ptr(), t.nbytes(), DType::u8, view(t).device}; }
+
 constexpr int kReport = 1, kGo = 2;  // tags of the monitored barrier
 
 std::string list(const std::vector<int>& ranks) {
@@ -18,61 +21,93 @@ std::string list(const std::vector<int>& ranks) {
   return text;
 }
 
-bool from_any(const Lanes::Lane& lane) {
-  const auto& [receives, peer, tag] = lane;
-  return receives && peer == kAnySource;
-}
-
 }  // namespace
 
-Backend::WorkPtr Backend::message(Call call, const Lanes::Lane& lane,
-                                  std::function<Status(const Stream&, Work&)> body,
-                                  std::function<void()> store) {
-  const Tensors& any = call.inputs.empty() ? call.outputs : call.inputs;
-  auto work = make_work(call);
-  const c10::Device device = any.front().device();
-  const c10::impl::VirtualGuardImpl gpu(device.type());
-  if (any.front().is_cuda() && !from_any(lane)) {
-    Deferred m{work, gpu.getStream(device), current_stream(any.front()), std::move(body), std::move(store)};
-    std::unique_lock lock(mutex_);
-    if (coalescing_) {
-      coalesced_.push_back(work);
-      deferred_.push_back(std::move(m));
-      return work;
-    }
-    lock.unlock();
-    submit({m});
-    return work;
+Result<MessageSet> Backend::messages() {
+  const std::lock_guard lock(mutex_);
+  if (!set_) {
+    OURO_ASSIGN(set_, MessageSet::create(group_));
   }
+  return set_;
+}
+
+Backend::WorkPtr Backend::on_host(const Call& call, const Posting& post, std::function<void()> store) {
+  end_stale_batch();
+  auto work = make_work(call);
   {
     const std::lock_guard lock(mutex_);
     if (coalescing_) coalesced_.push_back(work);
   }
-  // The sender of a message from any source is known only when the message is here, which a stream cannot
-  // report. The lane starts after the work that is in the stream now, and the Work ends when the tensor may
-  // be used in any stream.
-  std::shared_ptr<c10::Event> ready;
-  if (any.front().is_cuda()) {
-    ready = std::make_shared<c10::Event>(device.type());
-    ready->record(gpu.getStream(device));
-  }
+  Result<MessageSet> set = messages();
   ++messages_;
-  auto task = [this, work, gpu, device, ready, body = std::move(body), store = std::move(store)] {
-    const Status s = run([&](const Stream& over) -> Status {
-      std::optional<c10::StreamGuard> aside;
-      if (ready) {
-        ready->synchronize();
-        aside.emplace(gpu.getStreamFromGlobalPool(device));
-      }
-      OURO_TRY(body(over, *work));
-      store();
-      if (aside) aside->current_stream().synchronize();
+  const auto ended = [this, work, store = std::move(store)](const Result<Received>& received) {
+    Status s = received.status();
+    if (s.ok())
+      s = run([&](const Stream&) {
+        work->received_from(received->source);
+        store();
+        return Status();
+      });
+    --messages_;
+    work->complete(s);
+  };
+  const Status posted = set.ok() ? post(*set, ended) : set.status();
+  if (!posted.ok()) {
+    --messages_;
+    work->complete(posted);
+  }
+  return work;
+}
+
+Backend::WorkPtr Backend::on_gpu(const Call& call, std::function<Status(const Stream&)> body,
+                                 std::function<void()> store) {
+  end_stale_batch();
+  auto work = make_work(call);
+  const at::Tensor any = (call.inputs.empty() ? call.outputs : call.inputs).front();
+  const c10::impl::VirtualGuardImpl gpu(any.device().type());
+  Deferred m{work, gpu.getStream(any.device()), current_stream(any), std::move(body), std::move(store)};
+  std::unique_lock lock(mutex_);
+  if (coalescing_) {
+    coalesced_.push_back(work);
+    deferred_.push_back(std::move(m));
+    return work;
+  }
+  lock.unlock();
+  submit({m});
+  return work;
+}
+
+/// The sender of a message from any source is known only when the message is here, which a stream cannot
+/// report. The lane starts after the work that is in the stream now, and the Work ends when the tensor may be
+/// used in any stream.
+Backend::WorkPtr Backend::from_any_to_gpu(const Call& call, int tag, const Target& target) {
+  end_stale_batch();
+  auto work = make_work(call);
+  {
+    const std::lock_guard lock(mutex_);
+    if (coalescing_) coalesced_.push_back(work);
+  }
+  const c10::Device device = target.flat().device();
+  const c10::impl::VirtualGuardImpl gpu(device.type());
+  const auto ready = std::make_shared<c10::Event>(device.type());
+  ready->record(gpu.getStream(device));
+  ++messages_;
+  auto task = [this, work, gpu, device, ready, target, tag] {
+    const Status s = run([&](const Stream&) -> Status {
+      ready->synchronize();
+      const c10::StreamGuard aside(gpu.getStreamFromGlobalPool(device));
+      const Result<Received> received =
+          ouro::recv(group_, bytes_of(target.flat()), kAnySource, tag, RecvOptions{.exact = true});
+      OURO_TRY(received.status());
+      work->received_from(received->source);
+      target.store();
+      aside.current_stream().synchronize();
       return {};
     });
     --messages_;
     work->complete(s);
   };
-  const Status added = lanes_->add(lane, std::move(task));
+  const Status added = lanes_->add(tag, std::move(task));
   if (!added.ok()) {
     --messages_;
     work->complete(added);
@@ -85,37 +120,48 @@ Backend::WorkPtr Backend::send(Tensors& tensors, int to, int tag) {
   check("send", tensors);
   TORCH_CHECK_VALUE(to >= 0 && to < size_ && tag >= 0, "ouro: send: to rank ", to, " of a group of ", size_,
                     ", with tag ", tag);
-  const auto from = std::make_shared<at::Tensor>();  // keeps the tensor alive until it is sent
-  return message(
-      {c10d::OpType::SEND, "send", tensors, {}, {}, true}, {false, to, tag},
-      [this, t, from, to, tag](const Stream& s, Work&) -> Status {
+  const Call call{c10d::OpType::SEND, "send", tensors, {}, {}, true};
+  if (!t.is_cuda()) {
+    const at::Tensor from = to_read(t);
+    return on_host(
+        call,
+        [&](MessageSet& set, MessageSet::Then ended) {
+          return set.send(bytes_of(from), to, tag, std::move(ended));
+        },
+        [from] {});  // which keeps it alive until it is sent
+  }
+  const auto from = std::make_shared<at::Tensor>();
+  return on_gpu(
+      call,
+      [this, t, from, to, tag](const Stream& s) -> Status {
         *from = to_read(t);
-        const CView bytes(from->data_ptr(), from->nbytes(), DType::u8, view(*from).device);
-        return s.valid() ? ouro::send(group_, bytes, to, tag, s).status()
-                         : ouro::send(group_, bytes, to, tag);
+        return ouro::send(group_, bytes_of(*from), to, tag, s).status();
       },
       [] {});
 }
 
 Backend::WorkPtr Backend::receive(Tensors& tensors, int from, int tag, c10d::OpType type, const char* name) {
   const at::Tensor t = only(name, tensors);
-  check(name, tensors);
+  check(name, tensors, tensors);
   TORCH_CHECK_VALUE(from >= kAnySource && from < size_ && tag >= 0, "ouro: ", name, ": from rank ", from,
                     " of a group of ", size_, ", with tag ", tag);
-  const auto target = std::make_shared<const Target>(t);
-  return message(
-      {type, name, {}, tensors, {}, true}, {true, from, tag},
-      [this, target, from, tag](const Stream& s, Work& work) -> Status {
-        const View bytes(target->flat().data_ptr(), target->flat().nbytes(), DType::u8,
-                         view(target->flat()).device);
-        const RecvOptions exact{.exact = true};
-        if (s.valid()) return ouro::recv(group_, bytes, from, tag, s, exact).status();
-        const Result<Received> received = ouro::recv(group_, bytes, from, tag, exact);
-        OURO_TRY(received.status());
-        work.received_from(received->source);
-        return {};
+  const Call call{type, name, {}, tensors, {}, true};
+  const Target target(t);
+  const auto store = [target] { target.store(); };
+  if (!t.is_cuda())
+    return on_host(
+        call,
+        [&](MessageSet& set, MessageSet::Then ended) {
+          return set.recv(bytes_of(target.flat()), from, tag, {.exact = true}, std::move(ended));
+        },
+        store);
+  if (from == kAnySource) return from_any_to_gpu(call, tag, target);
+  return on_gpu(
+      call,
+      [this, target, from, tag](const Stream& s) -> Status {
+        return ouro::recv(group_, bytes_of(target.flat()), from, tag, s, {.exact = true}).status();
       },
-      [target] { target->store(); });
+      store);
 }
 
 Backend::WorkPtr Backend::recv(Tensors& tensors, int from, int tag) {

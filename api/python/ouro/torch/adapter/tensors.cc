@@ -1,6 +1,7 @@
 // Views of tensors, and checks of arguments. See tensors.h.
 #include "tensors.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <pybind11/pybind11.h>
 
@@ -128,7 +129,7 @@ ReduceOp reduction(const c10d::ReduceOp& op, at::ScalarType type) {
   }
 }
 
-void check(const char* function, std::span<const at::Tensor> tensors) {
+void check(const char* function, std::span<const at::Tensor> tensors, std::span<const at::Tensor> outputs) {
   for (const at::Tensor& t : tensors) {
     TORCH_CHECK_VALUE(t.defined(), "ouro: ", function, ": a tensor is not defined");
     TORCH_CHECK_VALUE(t.layout() == at::kStrided, "ouro: ", function, ": a tensor is ", t.layout(),
@@ -140,6 +141,10 @@ void check(const char* function, std::span<const at::Tensor> tensors) {
                       "ouro: ", function, ": all tensors of a call have one type and device; these are ",
                       say(first), " and ", say(t));
   }
+  for (const at::Tensor& t : outputs)
+    TORCH_CHECK_VALUE(at::has_internal_overlap(t) != at::MemOverlap::Yes, "ouro: ", function,
+                      ": several elements of an output of shape ", t.sizes(), " and strides ", t.strides(),
+                      " are at the same address, as expand() makes them; give a copy of it, by clone()");
 }
 
 const at::Tensor& only(const char* function, const std::vector<at::Tensor>& tensors) {

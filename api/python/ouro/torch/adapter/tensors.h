@@ -27,9 +27,11 @@ Stream current_stream(const at::Tensor&);
 /// The ouro reduction for tensors of this type. Throws ValueError if there is none.
 ReduceOp reduction(const c10d::ReduceOp&, at::ScalarType);
 
-/// Checks that all tensors are defined, dense, on one device of a supported kind, and of one type. Throws
-/// ValueError that names the caller's function.
-void check(const char* function, std::span<const at::Tensor> tensors);
+/// Checks that all tensors are defined, dense, on one device of a supported kind, and of one type, and that
+/// those of `outputs` can be written: no two elements of one at the same address. Throws ValueError that
+/// names the caller's function.
+void check(const char* function, std::span<const at::Tensor> tensors,
+           std::span<const at::Tensor> outputs = {});
 /// Checks that c10d's list has exactly one tensor for this rank, and returns it.
 const at::Tensor& only(const char* function, const std::vector<at::Tensor>& tensors);
 const std::vector<at::Tensor>& only(const char* function, const std::vector<std::vector<at::Tensor>>& lists,

@@ -1,0 +1,192 @@
+// Messages that one thread drives. See message_set.h.
+#include "runtime/group/message_set.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "runtime/core/deadline.h"
+#include "runtime/core/no_memory.h"
+
+namespace ouro::rt {
+
+class MessageSet::SetWaiter final : public Waiter {
+ public:
+  explicit SetWaiter(MessageSet& set)
+      : Waiter(set.mailbox_.detector_.abort_word(), set.mailbox_.cores_.patience()), set_(set) {
+    drive(set.mailbox_.fabric_);
+  }
+
+ protected:
+  Status look(Clock::duration) override { return set_.look(); }
+
+ private:
+  MessageSet& set_;
+};
+
+MessageSet::MessageSet(std::shared_ptr<Group> group)
+    : group_(std::move(group)), mailbox_(group_->mailbox()), stream_("ouro-messages", 0) {}
+
+MessageSet::~MessageSet() {
+  if (inherited()) return;
+  bool busy = false;
+  {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+    busy = unfinished_ > 0;
+  }
+  if (busy) group_->abort("its message set was destroyed");
+}
+
+Status MessageSet::add(const Message& m, Then then) {
+  OURO_TRY(group_->check(m));
+  OURO_TRY(group_->ready());
+  const auto e = std::make_shared<Entry>(m, mailbox_.in_flight(), std::move(then));
+  if (!e->held) return group_->gone();
+  e->ended = &ended_;
+  e->until = deadline_after(mailbox_.detector_.settings().deadline);
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return {Reason::revoked, "the message set is closed"};
+    ++unfinished_;
+    e->keep = e;
+  }
+  const auto undo = [&] {
+    std::lock_guard lock(mutex_);
+    e->keep.reset();
+    if (--unfinished_ == 0) at_rest_.notify_all();
+  };
+  const Status posted = mailbox_.post({e.get()});
+  if (!posted.ok()) {
+    undo();
+    return posted;
+  }
+  Messages& engine = *mailbox_.messages_;  // made by post(); it stays while messages are in flight
+  Status moved;
+  try {
+    moved = engine.progress();  // most messages that can move need no thread
+  } catch (const std::exception&) {
+    moved = no_memory();
+  }
+  if (!moved.ok()) (void)mailbox_.detector_.fail(moved);  // the set's thread ends the messages
+  finish_ended(engine);
+  std::lock_guard lock(mutex_);
+  if (e->state == Entry::State::over) return {};
+  e->state = Entry::State::open;
+  e->at = open_.insert(open_.end(), e.get());
+  if (!std::exchange(serving_, true))
+    stream_.enqueue([this] {
+      serve();
+      return Status();
+    });
+  return {};
+}
+
+void MessageSet::finish(Entry& e, const Status& outcome) {
+  std::shared_ptr<Entry> keep;
+  {
+    std::lock_guard lock(mutex_);
+    if (e.state == Entry::State::open) {
+      open_.erase(e.at);
+      if (open_.empty()) bump(mailbox_.messages_->doorbell());  // serve() has nothing to wait for any more
+    }
+    e.state = Entry::State::over;
+    keep = std::move(e.keep);
+  }
+  mailbox_.posted_.fetch_sub(1);
+  e.held.end();
+  e.then(outcome, e.envelope);
+  std::lock_guard lock(mutex_);
+  if (--unfinished_ == 0) at_rest_.notify_all();
+}
+
+void MessageSet::finish_ended(Messages& engine) {
+  while (Message* const m = engine.take_ended(ended_)) finish(static_cast<Entry&>(*m), m->outcome);
+}
+
+void MessageSet::give_up(Messages& engine, const Status& why, const std::function<bool(Entry&)>& take_back) {
+  std::vector<Entry*> ended;
+  {
+    std::lock_guard lock(mutex_);
+    for (Entry* const e : open_)
+      if (!engine.done(*e) && take_back(*e) && !engine.done(*e)) ended.push_back(e);
+  }
+  for (Entry* const e : ended) finish(*e, why);
+}
+
+/// Errors end all messages of the set; those that fail the group have done so.
+Status MessageSet::look() {
+  FailureDetector& detector = mailbox_.detector_;
+  detector.adopt_errors();
+  OURO_TRY(detector.status());
+  Messages& engine = *mailbox_.messages_;
+  std::unique_lock lock(mutex_);
+  const auto now = Clock::now();
+  bool any = false;
+  std::vector<Entry*> vain;
+  for (Entry* const e : open_) {
+    if (!mailbox_.in_vain(*e) || engine.done(*e)) continue;
+    any = true;
+    if (left_since_ == Clock::time_point{}) left_since_ = now;
+    if (now - left_since_ < FailureDetector::kCauseFirst) break;
+    if (!mailbox_.in_flight_.closed()) return mailbox_.left(*e);
+    vain.push_back(e);
+  }
+  if (!any) left_since_ = {};
+  if (!open_.empty() && now >= open_.front()->until && !engine.done(*open_.front())) {
+    const double seconds = std::chrono::duration<double>(detector.settings().deadline).count();
+    return detector.fail(Status(Reason::deadline, fmt::format("no message within {} s", seconds)));
+  }
+  lock.unlock();
+  for (Entry* const e : vain)
+    if (engine.withdraw(*e) && !engine.done(*e))
+      finish(*e, {Reason::revoked, fmt::format("group '{}' was closed before {}", detector.settings().group,
+                                               e->sends ? "the message was taken" : "a message came")});
+  return {};
+}
+
+void MessageSet::serve() {
+  Messages& engine = *mailbox_.messages_;
+  SetWaiter waiter(*this);
+  for (;;) {
+    const std::uint64_t heard = load(engine.doorbell());
+    Status moved;
+    try {
+      moved = engine.progress();
+    } catch (const std::exception&) {
+      moved = no_memory();
+    }
+    finish_ended(engine);
+    bool closing = false;
+    {
+      std::lock_guard lock(mutex_);
+      if (open_.empty()) {
+        serving_ = false;
+        return;
+      }
+      closing = closed_;
+    }
+    if (moved.ok() && closing)
+      give_up(engine, {Reason::revoked, "the message set was closed before a message came"},
+              [&](Entry& e) { return !e.sends && engine.withdraw_unbegun(e); });
+    if (moved.ok()) moved = waiter.until(engine.doorbell(), heard + 1, mailbox_.only_remote_);
+    if (moved.ok()) continue;
+    const Status known = mailbox_.detector_.status();
+    give_up(engine, known.ok() ? mailbox_.detector_.fail(moved) : known, [&](Entry& e) {
+      (void)engine.withdraw(e);
+      return true;
+    });
+  }
+}
+
+void MessageSet::close() {
+  if (inherited()) return;
+  std::unique_lock lock(mutex_);
+  closed_ = true;
+  if (serving_) bump(mailbox_.messages_->doorbell());
+  at_rest_.wait(lock, [this] { return unfinished_ == 0; });
+}
+
+}  // namespace ouro::rt
