@@ -2,12 +2,16 @@
 # torchrun's variables and by mpirun. Usage: collectives_test.py BIN CASE. Needs root; skipped if network
 # namespaces are unavailable.
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
 import unittest
 
 import lab
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "api/nccl"))
+import torch_place  # noqa: E402
 
 # Ways to carry the data, and the message of a build that lacks one.
 WAYS = {"tcp": {}, "ucx": {"OURO_FABRIC": "ucx"}, "tls": {"OURO_SECURITY": "tls"},
@@ -62,13 +66,15 @@ class TorchrunItself(unittest.TestCase):
     hosts = 2
 
     def test_itself(self):
-        if not shutil.which("torchrun"):
-            self.skipTest("torchrun is not installed")
+        own = torch_place.place() / "bin/torchrun"
+        torchrun = str(own) if own.exists() else shutil.which("torchrun")
+        if not torchrun:
+            self.skipTest(f"torchrun is neither installed nor in {own.parent} (tools/torch-env)")
         shape = (2, 1)
         with lab.Job(shape, ["join"]) as job:  # its folder and secret; the ranks are started by torchrun
             env = {**lab.CLEAN, "OURO_SECRET_FILE": str(job.secret), "OURO_JOIN_DEADLINE": "30"}
             agents = [subprocess.Popen(
-                ["ip", "netns", "exec", lab.host(h), "torchrun", "--no-python", "--nnodes", "2", "--node-rank", str(h),
+                ["ip", "netns", "exec", lab.host(h), torchrun, "--no-python", "--nnodes", "2", "--node-rank", str(h),
                  "--nproc-per-node", str(many), "--master-addr", lab.address(0), "--master-port", str(lab.PORT - 1),
                  lab.RANK, "join"], env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT) for h, many in enumerate(shape)]
