@@ -288,17 +288,31 @@ def do(part):
         dist.all_reduce(x)
         assert (y == 7).all() and (x == 8).all()
         print(f"children ended with {children}, and the group goes on", flush=True)
-    elif part == "in a child":
-        child = os.fork()
-        if child == 0:
-            try:
-                dist.all_reduce(x)
-            except dist.DistBackendError as e:
-                print(f"the child: DistBackendError: {e}", flush=True)
+    elif part == "in a child":  # of a parent at rest, and of one with work in flight that its peer has yet to join
+        for busy in False, True:
+            pending = [dist.all_reduce(x, async_op=True), dist.irecv(torch.ones(3), 1 - rank, tag=6)] if busy and rank == 0 else []
+            child = os.fork()
+            if child == 0:
+                calls = [lambda: dist.all_reduce(x), lambda: dist.all_reduce(x, async_op=True).wait(),
+                         lambda: dist.send(x, 1 - rank, tag=8), lambda: dist.irecv(x, 1 - rank, tag=8).wait(),
+                         *(work.wait for work in pending)]
+                for call in calls:
+                    try:
+                        call()
+                        os._exit(1)
+                    except dist.DistBackendError as e:
+                        if "ouro: forked: " not in str(e):
+                            os._exit(2)
+                        said = e
+                print(f"the child: DistBackendError: {said}", flush=True)
                 os._exit(0)
-            os._exit(1)
-        assert wait_for(child) == 0
-        dist.all_reduce(x)
+            assert (code := wait_for(child)) == 0, code
+            if rank == 1 and busy:
+                dist.all_reduce(x)
+                dist.send(torch.ones(3), 0, tag=6)
+            for work in pending:
+                work.wait()
+            dist.all_reduce(x)
     elif part == "detail":
         assert type(dist.group.WORLD._get_backend(torch.device("cpu"))).__name__ == "_ProcessGroupWrapper"
         fails(lambda: dist.all_reduce(x) if rank else dist.broadcast(x, 0), RuntimeError)

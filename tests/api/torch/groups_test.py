@@ -207,6 +207,32 @@ def parts_in_a_row():
     same("what is behind them", whole[4 * (size - 1):], torch.full((20,), -1.0))
 
 
+def views_of_each_other():
+    """Inputs that are parts of the outputs, or share memory with them in another way, count as they were before the call."""
+    other = (rank + 1) % size
+
+    def gather_of_others(g, x):
+        whole = x.expand(size, count).clone()
+        whole[other] += 1
+        dist.all_gather(list(whole.unbind(0)), whole[other], group=g)
+        single = x.repeat(size)
+        single[other * count:][:count] += 1
+        dist.all_gather_into_tensor(single, single[other * count:][:count], group=g)
+        rooted = x.expand(size, count).clone()
+        rooted[other] += 1
+        dist.gather(rooted[other], list(rooted.unbind(0)) if rank == 0 else None, dst=0, group=g)
+        return [whole, single, *([rooted] if rank == 0 else [])]
+
+    both("gathers of others' places", gather_of_others, data(torch.float32, rank))
+    exchanged = data(torch.float32, rank).repeat(size) + torch.arange(float(size * count))  # gloo overwrites what it has yet to send
+    dist.all_to_all_single(exchanged, exchanged)
+    mine = torch.arange(float(size * count))[rank * count:][:count]
+    same("all_to_all in place", exchanged, torch.cat([data(torch.float32, r) + mine for r in range(size)]))
+    reduced = data(torch.float32, rank).repeat(size + 1)
+    dist.reduce_scatter_tensor(reduced[count // 2:][:count], reduced[:size * count])
+    same("reduce_scatter within", reduced[count // 2:][:count], sum(data(torch.float32, r) for r in range(size)))
+
+
 def messages():
     right, left = (rank + 1) % size, (rank - 1) % size
     for n in (1, 300_000):  # receives come first: they must not delay the sends
@@ -315,6 +341,13 @@ def groups():
         x = data(torch.float32, rank)
         dist.all_reduce(x, group=some)
         same("all_reduce in a group", x, sum(data(torch.float32, r) for r in evens))
+    part = dist.split_group(split_ranks=[[0, 1]])
+    if rank < 2:
+        x = data(torch.float32, rank)
+        dist.all_reduce(x, group=part)
+        same("all_reduce in a part", x, data(torch.float32, 0) + data(torch.float32, 1))
+    else:
+        assert part == dist.GroupMember.NON_GROUP_MEMBER, part
     mesh = dist.init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("a", "b"))
     x = data(torch.float32, rank)
     dist.all_reduce(x, group=mesh["b"].get_group())
@@ -343,7 +376,7 @@ def hosts():
         same("all_reduce over hosts", x, sum(data(torch.float32, r) for r in range(size)))
 
 
-for part in (reductions, movements, parts_in_a_row, messages, coalescing, works, objects, groups, hosts):
+for part in (reductions, movements, parts_in_a_row, views_of_each_other, messages, coalescing, works, objects, groups, hosts):
     part()
     dist.barrier()
 print(f"{compared} tensors are equal")

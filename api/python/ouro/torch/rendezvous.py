@@ -23,11 +23,15 @@ _processes = {}  # global rank: the process of that rank, as of the last group t
 
 
 def _host():
-    """The same text for ranks that share memory: OURO_HOSTID, or else this machine's boot id and network namespace."""
+    """The same text for ranks that share memory: OURO_HOSTID, or else this machine's boot id and network namespace; without /proc
+    its name."""
     if named := os.environ.get("OURO_HOSTID"):
         return named
-    with open("/proc/sys/kernel/random/boot_id") as f:
-        text = f"{f.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as f:
+            text = f"{f.read().strip()}/{os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        text = socket.gethostname()
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -41,7 +45,10 @@ def _born(pid):
 def _this_process():
     """What _has_ended needs to know of this process. Its number tells others nothing if /proc is of another PID namespace."""
     pid = os.getpid()
-    if os.readlink("/proc/self") != str(pid):
+    try:
+        if os.readlink("/proc/self") != str(pid):
+            return None
+    except OSError:
         return None
     return [_host(), os.stat("/proc/self/ns/pid").st_ino, pid, _born(pid)]
 

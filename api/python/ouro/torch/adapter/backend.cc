@@ -4,6 +4,7 @@
 #include <c10/core/StreamGuard.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <set>
 
 #include "signals.h"
@@ -103,13 +104,17 @@ Backend::WorkPtr Backend::start(Call call, Body body) {
   }
   ++pending_;
   if (coalescing_) coalesced_.push_back(work);
-  (void)stream_.run([this, work, body = std::move(body)]() -> Status {
+  const ouro::Work queued = stream_.run([this, work, body = std::move(body)]() -> Status {
     running_for = this;
     const Status s = run(body);
     --pending_;
     work->complete(s);
     return {};  // the Work reports failures
   });
+  if (queued.test() && !queued.wait().ok()) {  // it was not taken: this is a forked child
+    --pending_;
+    work->complete(queued.wait());
+  }
   return work;
 }
 
@@ -247,6 +252,8 @@ void Backend::shutdown() {
 c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::Store>&,
                                                  const std::vector<int>& ranks,
                                                  const c10::intrusive_ptr<Options>& options) {
+  // PyTorch asks all ranks of the group for the part that some of them make.
+  if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
   std::vector<int> world;
   for (const int r : ranks) {
     TORCH_CHECK_VALUE(r >= 0 && r < size_, "ouro: split: rank ", r, " of a group of ", size_);

@@ -129,7 +129,10 @@ Backend::WorkPtr Backend::allgather(Lists& outputs, Tensors& inputs, const c10d:
   return start({c10d::OpType::ALLGATHER, "all_gather", inputs, outs, o.timeout, o.asyncOp},
                [this, in, outs, counts](const Stream& s) -> Status {
                  const Packed packed(outs);
-                 const at::Tensor from = to_read(in);
+                 const auto before = counts.begin() + rank_;
+                 const at::Tensor from = to_read(
+                     in, packed.flat(),
+                     static_cast<std::int64_t>(std::accumulate(counts.begin(), before, std::size_t{0})));
                  const View all = view(packed.flat());
                  OURO_TRY(even(counts) ? ouro::all_gather(group_, view(from), all, s).status()
                                        : ouro::all_gather_v(group_, view(from), all, counts, s).status());
@@ -177,7 +180,7 @@ Backend::WorkPtr Backend::gathered(Tensors outputs, Tensors inputs, const c10d::
                [this, outputs = std::move(outputs), inputs = std::move(inputs)](const Stream& s) -> Status {
                  for (std::size_t i = 0; i < inputs.size(); ++i) {
                    const Target out(outputs[i]);
-                   const at::Tensor in = to_read(inputs[i]);
+                   const at::Tensor in = to_read(inputs[i], out.flat(), rank_ * inputs[i].numel());
                    OURO_TRY(ouro::all_gather(group_, view(in), view(out.flat()), s).status());
                    out.store();
                  }
@@ -209,7 +212,7 @@ Backend::WorkPtr Backend::gather(Lists& outputs, Tensors& inputs, const c10d::Ga
       {c10d::OpType::GATHER, "gather", inputs, outs, o.timeout, o.asyncOp},
       [this, in, outs, root](const Stream& s) -> Status {
         const Packed packed(outs);
-        at::Tensor from = to_read(in);
+        at::Tensor from = to_read(in, packed.flat(), rank_ * in.numel());
         // gloo accepts inputs shorter than the root's and pads them with zeros; torchgfn relies on that.
         if (name_ == "gloo" && !in.is_cuda()) OURO_TRY(as_long_as_roots(&from, root));
         OURO_TRY(
@@ -269,7 +272,11 @@ Backend::WorkPtr Backend::reduce_scatter(Tensors& outputs, Lists& inputs,
                  const Packed packed(ins);
                  packed.load();
                  const Target target(out);
-                 const View all = view(packed.flat(), Use::reduce), own = view(target.flat(), Use::reduce);
+                 const auto before = counts.begin() + rank_;
+                 const at::Tensor from = to_read(
+                     packed.flat(), target.flat(),
+                     -static_cast<std::int64_t>(std::accumulate(counts.begin(), before, std::size_t{0})));
+                 const View all = view(from, Use::reduce), own = view(target.flat(), Use::reduce);
                  OURO_TRY(even(counts) ? ouro::reduce_scatter(group_, all, own, op, s).status()
                                        : ouro::reduce_scatter_v(group_, all, own, counts, op, s).status());
                  target.store();
@@ -295,7 +302,7 @@ Backend::WorkPtr Backend::scattered(Tensors outputs, Tensors inputs, const c10d:
                 how = o.reduceOp](const Stream& s) -> Status {
                  for (std::size_t i = 0; i < inputs.size(); ++i) {
                    const Target out(outputs[i]);
-                   const at::Tensor in = to_read(inputs[i]);
+                   const at::Tensor in = to_read(inputs[i], out.flat(), -rank_ * outputs[i].numel());
                    OURO_TRY(ouro::reduce_scatter(group_, view(in, Use::reduce), view(out.flat(), Use::reduce),
                                                  reduction(how, in.scalar_type()), s)
                                 .status());
@@ -316,7 +323,7 @@ Backend::WorkPtr Backend::exchanged(Tensor& out, Tensor& in, const std::vector<s
       {c10d::OpType::ALLTOALL_BASE, "all_to_all", {in}, {out}, o.timeout, o.asyncOp},
       [this, out, in, sent, received](const Stream& s) -> Status {
         const Target target(out);
-        const at::Tensor from = to_read(in);
+        const at::Tensor from = to_read(in, target.flat());
         OURO_TRY(ouro::all_to_all_v(group_, view(from), view(target.flat()), sent, received, s).status());
         target.store();
         return {};
@@ -327,16 +334,17 @@ Backend::WorkPtr Backend::alltoall(Tensors& outputs, Tensors& inputs, const c10d
   TORCH_CHECK_VALUE(outputs.size() == ranks() && inputs.size() == ranks(), "ouro: all_to_all: lists of ",
                     inputs.size(), " inputs and ", outputs.size(), " outputs, of ", size_, " ranks");
   check("all_to_all", joined(inputs, outputs), outputs);
-  return start({c10d::OpType::ALLTOALL, "all_to_all", inputs, outputs, o.timeout, o.asyncOp},
-               [this, outs = outputs, ins = inputs](const Stream& s) -> Status {
-                 const Packed from(ins), to(outs);
-                 from.load();
-                 OURO_TRY(ouro::all_to_all_v(group_, view(from.flat()), view(to.flat()), counts_of(ins),
-                                             counts_of(outs), s)
-                              .status());
-                 to.store();
-                 return {};
-               });
+  return start(
+      {c10d::OpType::ALLTOALL, "all_to_all", inputs, outputs, o.timeout, o.asyncOp},
+      [this, outs = outputs, ins = inputs](const Stream& s) -> Status {
+        const Packed from(ins), to(outs);
+        from.load();
+        const at::Tensor in = to_read(from.flat(), to.flat());
+        OURO_TRY(ouro::all_to_all_v(group_, view(in), view(to.flat()), counts_of(ins), counts_of(outs), s)
+                     .status());
+        to.store();
+        return {};
+      });
 }
 
 Backend::WorkPtr Backend::barrier(const c10d::BarrierOptions& o) {

@@ -29,8 +29,11 @@ class Lanes {
     if (queue.size() > 1) return {};  // the stream of the earlier task also runs this one
     const std::size_t over = idle_.back();
     idle_.pop_back();
-    (void)streams_[over].run([this, lane, over] { return run(lane, over); });
-    return {};
+    const Work queued = streams_[over].run([this, lane, over] { return run(lane, over); });
+    if (!queued.test() || queued.wait().ok()) return {};
+    tasks_.erase(lane);  // it was not taken: this is a forked child
+    idle_.push_back(over);
+    return queued.wait();
   }
 
  private:

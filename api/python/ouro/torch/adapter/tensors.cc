@@ -170,6 +170,16 @@ void same_count(const char* function, const char* what, std::int64_t count, cons
 
 at::Tensor to_read(const at::Tensor& t) { return t.contiguous(); }
 
+at::Tensor to_read(const at::Tensor& in, const at::Tensor& out, std::optional<std::int64_t> place) {
+  const at::Tensor from = in.contiguous();
+  if (!out.defined() || from.numel() == 0 || out.numel() == 0) return from;
+  const auto* const a = static_cast<const char*>(from.data_ptr());
+  const auto* const b = static_cast<const char*>(out.data_ptr());
+  const bool apart = a + from.nbytes() <= b || b + out.nbytes() <= a;
+  const bool in_place = place && a == b + *place * static_cast<std::int64_t>(from.element_size());
+  return apart || in_place ? from : from.clone();
+}
+
 Packed::Packed(std::vector<at::Tensor> parts) : parts_(std::move(parts)) {
   if (parts_.empty()) return;
   std::int64_t count = 0;

@@ -2,6 +2,7 @@
 #pragma once
 #include <ATen/ATen.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,6 +43,10 @@ void same_count(const char* function, const char* what, std::int64_t count, cons
 
 /// The tensor itself, or a contiguous copy of it.
 at::Tensor to_read(const at::Tensor&);
+/// The same for an operation that writes to `out`, which is contiguous or undefined. A copy, too, if the two
+/// share memory, unless `in` begins `place` of its elements behind `out`, where the operation expects it.
+at::Tensor to_read(const at::Tensor& in, const at::Tensor& out,
+                   std::optional<std::int64_t> place = std::nullopt);
 
 /// A contiguous destination for results: the tensor itself if it is contiguous; else another one, from which
 /// store() copies back.

@@ -6,7 +6,10 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
 
 #include "signals.h"
 
@@ -19,6 +22,14 @@ std::exception_ptr exception_of(const Status& s) {
       {__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, c10::str(s.message(), more)));
 }
 
+namespace {
+
+/// The number of forks between the process that loaded this and the calling one.
+std::atomic<unsigned> forks{0};
+[[maybe_unused]] const int counts_forks = pthread_atfork(nullptr, nullptr, [] { ++forks; });
+
+}  // namespace
+
 Work::Work(int rank, c10d::OpType op, const std::string& title, std::vector<at::Tensor> inputs,
            std::vector<at::Tensor> outputs, Group group, std::uint64_t seq, std::optional<Milliseconds> limit)
     : c10d::Work(rank, op, title.c_str(), inputs.empty() ? outputs : inputs),  // what profilers show
@@ -27,7 +38,8 @@ Work::Work(int rank, c10d::OpType op, const std::string& title, std::vector<at::
       group_(std::move(group)),
       title_(title),
       seq_(seq),
-      limit_(limit) {
+      limit_(limit),
+      forks_(forks) {
   if (limit) until_ = after(*limit);
 }
 
@@ -124,7 +136,14 @@ bool Work::isSuccess() const {
 }
 
 bool Work::wait(std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(mutex_, std::defer_lock);
+  if (forks_ == forks) {
+    lock.lock();
+  } else if (!lock.try_lock() ||
+             !completed_) {  // a thread of the parent may have held it, and none here ends the work
+    std::rethrow_exception(
+        exception_of({Reason::forked, c10::str(title_, " was begun by the process that forked this one")}));
+  }
   const auto own = timeout > std::chrono::milliseconds(0) ? std::optional(after(timeout)) : std::nullopt;
   while (!completed_) {
     auto next = Clock::now() + kSignalsEvery;

@@ -73,6 +73,7 @@ class Work final : public c10d::Work {
   std::uint64_t seq_;
   std::optional<Clock::time_point> until_;
   std::optional<Milliseconds> limit_;
+  const unsigned forks_;  // of the process that made it
   std::vector<std::function<void(const Status&)>> after_;
   std::vector<std::shared_ptr<Enqueued>> enqueued_;
   Status status_;
