@@ -154,7 +154,8 @@ class Meeting:
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self._members, self._cannot_come = members or list(range(size)), cannot_come
         self._end = time.monotonic() + timeout.total_seconds()
-        self._call, self._next_look, self._said = "", 0.0, ""
+        self._call, self._seen, self._said = "", [], ""  # `seen`: this rank's call and others; ranks 0 that must hear of a failure
+        self._next_look = 0.0
         self._kept = self._caller = None
         self.processes = {}  # by global rank, of the ranks that have come
 
@@ -170,11 +171,12 @@ class Meeting:
                 self._store.set("ouro/call", "null")
                 for key in (f"ouro/meeting/{self._call}", *(f"ouro/host/{r}" for r in range(1, self._size))):
                     self._store.delete_key(key)
-            elif error is not None and self._call:
-                first = self._failed()
-                if not first:
-                    own = f"rank {self._members[self._rank]} did not join: {str(error) or kind.__name__}"
-                    self._store.set(f"ouro/failed/{self._call}", self._said or own)
+            elif error is not None:
+                first = self._failed(self._call) if self._call else ""
+                own = first or self._said or f"rank {self._members[self._rank]} did not join: {str(error) or kind.__name__}"
+                for call in self._seen:  # a rank 0 of another group, too, that waits for this rank
+                    if not self._failed(call):
+                        self._store.set(f"ouro/failed/{call}", own)
         if first and not self._said and isinstance(error, Exception):  # what ouro says of this is a consequence
             self._fail(first)
 
@@ -191,22 +193,19 @@ class Meeting:
         if time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK
-        if gone := _ended(self.processes):
-            self._fail(gone)
-        try:
-            failed = self._failed()
-        except Exception:  # noqa: BLE001
-            return  # the store is gone: with a rank that served it, which has joined and left, or is noticed
-        if failed:
+        failed = ""
+        with contextlib.suppress(Exception):  # the store may be gone, with a rank that served it and has joined and left
+            failed = self._failed(self._call)
+        if failed := failed or _ended(self.processes):
             self._fail(failed)
 
     def _fail(self, text):
         self._said = text
         raise RuntimeError(f"ouro.torch: the ranks do not come together: {text}")
 
-    def _failed(self):
-        """Why the attempt that this rank is in has failed, as the first one to notice has said; "": it has not."""
-        key = f"ouro/failed/{self._call}"
+    def _failed(self, call):
+        """Why rank 0's attempt has failed, as the first one to notice has said; "": it has not."""
+        key = f"ouro/failed/{call}"
         return self._store.get(key).decode() if self._store.check([key]) else ""
 
     def _check_members(self, rank, members):
@@ -221,7 +220,7 @@ class Meeting:
         pause, longest = _PAUSES[0], _PAUSES[1] * max(1, self._size / 256)
         next_look = 0.0
         while not ready():
-            if self._call and (failed := self._failed()):
+            if self._call and (failed := self._failed(self._call)):
                 self._fail(failed)
             if time.monotonic() > next_look:
                 if gone := _ended(self.processes) or self._cannot_come():
@@ -238,12 +237,13 @@ class Meeting:
     def _invite(self, new_id):
         own = self._answer()
         answers, self._call = {0: own}, own["own"]
+        self._seen.append(self._call)
         self._store.set("ouro/call", json.dumps(own))
 
         def answered(rank):
             if (call := json.loads(self._store.get("ouro/call"))) != own:
                 if call and call["members"] != self._members:
-                    self._call = call["own"]  # that one must hear of it; ranks that have answered this one answer it now
+                    self._seen.append(call["own"])
                     self._check_members(call["global"], call["members"])
                 self._fail(f"another process calls itself rank {self._members[0]} of the group of ranks {self._members}, later than this one")
             answer = self._value(f"ouro/host/{rank}")
@@ -284,6 +284,7 @@ class Meeting:
                 return met["own"][self._rank] == mine["own"]  # else it is of a process that was this rank before
             if call != self._call and not concluded and not self._store.check([f"ouro/failed/{call}"]):  # else it is over
                 self._call, self._caller = call, caller
+                self._seen.append(call)
                 self._store.set(f"ouro/host/{self._rank}", json.dumps({**mine, "call": call}))
             return False
 
