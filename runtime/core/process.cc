@@ -35,7 +35,7 @@ struct Number {
     do got = getrandom(&n, sizeof n, 0);
     while (got < 0 && errno == EINTR);
     if (got != sizeof n)  // forbidden, or an old kernel
-      n = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()) ^
+      n = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count()) ^
           static_cast<std::uint64_t>(getpid()) << 48 ^ reinterpret_cast<std::uint64_t>(&n);
     return n == 0 ? 1 : n;
   }

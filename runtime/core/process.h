@@ -20,8 +20,8 @@ Fd self_pidfd();
 /// Whether the process behind a pidfd is stopped (SIGSTOP, Ctrl-Z), as far as this process's /proc shows it;
 /// false if it has ended, is in another namespace, or is held by a debugger.
 bool is_stopped(const Fd& pidfd);
-/// The identity of this host: the kernel's boot id (without /proc: the host's name) and the network namespace. Processes with equal ids can
-/// share memory.
+/// The identity of this host: the kernel's boot id (without /proc: the host's name) and the network
+/// namespace. Processes with equal ids can share memory.
 std::string own_host_id();
 
 }  // namespace ouro

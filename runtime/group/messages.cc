@@ -12,68 +12,10 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::size_t kWorthPosting = 4096;  // bytes from which posting to the link costs less than copying
-
-bool same_type(const Message& m, const Envelope& e) {
-  return m.dtype == e.dtype || m.dtype == DType::u8 || e.dtype == DType::u8;
-}
-bool fits(const Message& m, const Envelope& e) {
-  return same_type(m, e) && (m.exact ? e.bytes == m.bytes : e.bytes <= m.bytes);
-}
-
-/// The outcome of a receive that a message does not fit.
-Status misfit(const Message& m, const Envelope& e) {
-  if (!same_type(m, e))
-    return Status(Failure{
-        .reason = Reason::mismatch,
-        .text =
-            fmt::format("the message from rank {} with tag {} has {} elements of {}; expected {} (it stays "
-                        "queued)",
-                        e.source, e.tag, e.bytes / size_of(e.dtype), name(e.dtype), name(m.dtype)),
-        .rank = e.source,
-        .detector = "message"});
-  if (m.exact)
-    return Status(Failure{
-        .reason = Reason::mismatch,
-        .text = fmt::format("the message from rank {} with tag {} has {} bytes; expected {} (it stays "
-                            "queued)",
-                            e.source, e.tag, e.bytes, m.bytes),
-        .rank = e.source,
-        .detector = "message"});
-  return invalid(
-      fmt::format("the message from rank {} with tag {} has {} bytes; room for {} (it stays queued)",
-                  e.source, e.tag, e.bytes, m.bytes));
-}
-
-// The kinds of MatchQueue: receives by source and tag, and by source; messages by source and tag, and by tag.
-constexpr std::size_t kPair = 0, kSource = 1, kTag = 1;
-std::uint64_t pair_of(int source, int tag) {
-  return std::uint64_t{static_cast<std::uint32_t>(source)} << 32 | static_cast<std::uint32_t>(tag);
-}
-std::uint64_t kind_of(int source_or_tag) { return static_cast<std::uint32_t>(source_or_tag); }
-
 /// The type of a message's elements in the headers of its slots; 0 is not said.
 std::uint64_t on_wire(DType t) { return static_cast<std::uint64_t>(t) + 1; }
 
-void put(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, bytes);
-}
-
 }  // namespace
-
-/// A message for which there was no receive when it began.
-struct Unexpected {
-  Envelope envelope;
-  std::unique_ptr<std::byte[]> data;
-  std::size_t got = 0;
-  std::shared_ptr<DeviceReceipt> receipt = nullptr;  // of a receive that has ended; in place of `data`
-  Message* claimed = nullptr;
-  std::uint64_t matched = 0;  // its key, if it is set aside
-  MatchQueue<Unexpected>::Place place = {};
-  std::list<Unexpected>::iterator self = {};
-  std::byte* memory() const { return receipt ? receipt->on_host() : data.get(); }
-  bool complete() const { return got == envelope.bytes; }
-};
 
 Messages::Messages(std::unique_ptr<transport::Links> links, int rank, int size)
     : links_(std::move(links)),
@@ -93,7 +35,7 @@ Status Messages::post(Message& m) {
     claim(m);
   } else if (m.peer == rank_) {
     Unexpected& a = add({rank_, m.tag, m.bytes, m.dtype}, m.bytes);
-    put(a.data.get(), m.data, m.bytes);
+    copy_bytes(a.data.get(), m.data, m.bytes);
     end(m);
     offer(a);
   } else {
@@ -127,149 +69,6 @@ Message* Messages::take_ended(EndedMessages& ended) {
   if (m) ended.first = m->next_ended;
   if (!ended.first) ended.last = nullptr;
   return m;
-}
-
-Unexpected& Messages::add(const Envelope& e, std::size_t got, std::shared_ptr<DeviceReceipt> receipt) {
-  auto memory = receipt ? nullptr : std::make_unique_for_overwrite<std::byte[]>(e.bytes);
-  if (!receipt) backlog_ += e.bytes;
-  Unexpected& a = arrivals_.emplace_back(Unexpected{e, std::move(memory), got, std::move(receipt)});
-  a.self = std::prev(arrivals_.end());
-  return a;
-}
-
-void Messages::discard(Unexpected& a) {
-  waiting_.remove(a);
-  if (a.matched != 0) set_aside_.erase(a.matched);
-  if (a.data) backlog_ -= a.envelope.bytes;
-  arrivals_.erase(a.self);
-}
-
-/// Whether a message without a receive may leave its link. See progress().
-bool Messages::may_take(int source, std::size_t bytes, std::optional<int> asked) const {
-  if (backlog_ + bytes <= most_ || asked == source || asked == Message::kAny) return true;
-  if (wanted_.first(kSource, kind_of(source)) || wanted_.first(kSource, kind_of(Message::kAny))) return true;
-  return std::any_of(out_.begin(), out_.end(),
-                     [](const Outbound& o) { return !o.queue.empty() || !o.lent.empty(); });
-}
-
-/// The earliest of the posted receives that match this message.
-Message* Messages::first_wanted(const Envelope& e) {
-  Message* const named = wanted_.first(kPair, pair_of(e.source, e.tag));
-  Message* const any = wanted_.first(kPair, pair_of(Message::kAny, e.tag));
-  if (!named || !any) return named ? named : any;
-  return named->place.number() < any->place.number() ? named : any;
-}
-
-/// The earliest of the messages that wait for such a receive.
-Unexpected* Messages::first_waiting(int source, int tag) const {
-  return source == Message::kAny ? waiting_.first(kTag, kind_of(tag))
-                                 : waiting_.first(kPair, pair_of(source, tag));
-}
-
-/// Gives a message that waits from now on to the first matching receive that it fits; otherwise it waits.
-/// Matching receives before that one end with an error. `a` may be destroyed afterwards.
-void Messages::offer(Unexpected& a) {
-  const Envelope e = a.envelope;
-  while (Message* const receiver = first_wanted(e)) {
-    wanted_.remove(*receiver);
-    recall(*receiver);
-    const bool taken = fits(*receiver, e);
-    take(a, *receiver);
-    bump(doorbell());
-    if (taken) return;
-  }
-  await_receive(a);
-}
-
-void Messages::await_receive(Unexpected& a) {
-  if (a.place.number() != 0)
-    waiting_.put_back(a);
-  else
-    waiting_.append(a, {pair_of(a.envelope.source, a.envelope.tag), kind_of(a.envelope.tag)});
-}
-
-/// Makes sure that nothing more is written to the memory of a receive that has left the queue.
-void Messages::recall(const Message& m) {
-  if (m.peer == Message::kAny) return;  // never posted to a link
-  Inbound& i = in_[static_cast<std::size_t>(m.peer)];
-  if (i.expected != &m) return;
-  links_->recall_inbound(m.peer);
-  i.expected = nullptr;
-}
-
-/// Matches a new receive with the message that was set aside for it, or with what has arrived, in order of
-/// arrival; else queues it.
-void Messages::claim(Message& m) {
-  if (m.matched != 0) {
-    const auto found = set_aside_.find(m.matched);
-    if (found != set_aside_.end() && !found->second->claimed) return take(*found->second, m);
-    m.outcome = invalid(found == set_aside_.end()
-                            ? "recv: the matched message was received before"
-                            : "recv: the matched message is being received; another receive has it");
-    end(m);
-    return;
-  }
-  if (Unexpected* const found = first_waiting(m.peer, m.tag)) return take(*found, m);
-  wanted_.append(m, {pair_of(m.peer, m.tag), kind_of(m.peer)});
-  if (m.peer != Message::kAny && m.peer != rank_) expect(m.peer);
-}
-
-void Messages::take(Unexpected& a, Message& m) {
-  if (!fits(m, a.envelope)) {
-    m.outcome = misfit(m, a.envelope);
-    end(m);
-    return;
-  }
-  waiting_.take_out(a);
-  if (a.complete()) {
-    deliver(a, m);
-    discard(a);
-  } else {
-    a.claimed = &m;
-    m.claims = &a;
-  }
-}
-
-/// Posts the first receive for `source` to the link, for the case that the next message of `source`
-/// matches it.
-void Messages::expect(int source) {
-  Inbound& i = in_[static_cast<std::size_t>(source)];
-  if (!i.link.view.elsewhere || i.within || i.expected) return;
-  Message* const first = wanted_.first(kSource, kind_of(source));
-  if (!first || first->bytes < kWorthPosting) return;
-  // An earlier receive from any source may take this message, or one of another source and leave this one to
-  // the next receive.
-  const Message* const open = wanted_.first(kPair, pair_of(Message::kAny, first->tag));
-  if (open && open->place.number() < first->place.number()) return;
-  i.expected = first;
-  post_receive(i, source,
-               {i.link.next, i.expected->data, i.expected->bytes, i.expected->tag,
-                device_of(source, i.expected->receipt)});
-}
-
-std::shared_ptr<std::byte> Messages::device_of(int source,
-                                               const std::shared_ptr<DeviceReceipt>& receipt) const {
-  return receipt && links_->takes_device(source) ? receipt->on_device() : nullptr;
-}
-
-void Messages::post_receive(Inbound& i, int source, const PostedReceive& where) {
-  if (!where.to && !i.posted) return;
-  links_->post_receive(source, where);
-  i.posted = where.to != nullptr;
-}
-
-void Messages::deliver(Unexpected& a, Message& m) {
-  if (a.receipt && m.receipt) {
-    m.receipt->take_over(a.receipt);
-  } else if (a.receipt) {
-    m.outcome = a.receipt->copy_to(m.data);
-  } else {
-    put(m.data, a.data.get(), a.envelope.bytes);
-    if (m.receipt) m.receipt->arrived(0, a.envelope.bytes, false);
-  }
-  m.envelope = a.envelope;
-  m.claims = nullptr;
-  end(m);
 }
 
 Status Messages::progress(std::optional<int> source) {
@@ -317,7 +116,7 @@ void Messages::push(Outbound& o, int to) {
         o.link.view.elsewhere[o.link.next % o.link.view.slot_count] =
             lends && !m.lent ? m.data + m.moved : nullptr;
       if (m.lent) links_->lend_device(to, o.link.next, m.data + m.moved, m.lent);
-      if (!lends) put(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
+      if (!lends) copy_bytes(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
       if (!m.begun) m.first = o.link.next;
       o.link.view.header(o.link.next) = {m.first, on_wire(m.dtype), m.bytes,
                                          static_cast<std::uint32_t>(bytes), m.tag};
@@ -348,13 +147,7 @@ Status Messages::pull(Inbound& i, int source, std::optional<int> asked) {
       if (h.signature > kDTypes) return corrupt("a message's slot has an element type that does not exist");
       i.envelope = {source, h.tag, h.total,
                     h.signature == 0 ? DType::u8 : static_cast<DType>(h.signature - 1)};
-      Message* wanted = first_wanted(i.envelope);
-      for (; wanted && !fits(*wanted, i.envelope); wanted = first_wanted(i.envelope)) {
-        wanted_.remove(*wanted);  // ends with an error; the message is for the next one
-        recall(*wanted);          // its next slots may be in flight to the posted memory
-        wanted->outcome = misfit(*wanted, i.envelope);
-        end(*wanted);
-      }
+      Message* const wanted = receiver_of(i.envelope);
       if (!wanted && !may_take(source, h.total, asked)) break;
       i.got = 0;
       i.within = true;
@@ -363,7 +156,6 @@ Status Messages::pull(Inbound& i, int source, std::optional<int> asked) {
       i.arrival = nullptr;
       if (wanted) {
         wanted->begun = true;
-        wanted_.remove(*wanted);
       } else {
         try {
           i.arrival = &add(i.envelope, 0);
@@ -392,7 +184,7 @@ Status Messages::pull(Inbound& i, int source, std::optional<int> asked) {
     if (device && !there) {  // in memory of a receive that did not get the message
       OURO_TRY(copy_to_host(to + i.got, device, h.bytes));
     } else if (const std::byte* const found = view.found(i.link.next); !there && found != to + i.got) {
-      put(to + i.got, found, h.bytes);
+      copy_bytes(to + i.got, found, h.bytes);
     }
     if (receipt) receipt->arrived(i.got, h.bytes, there);
     i.got += h.bytes;
@@ -460,7 +252,7 @@ bool Messages::withdraw_locked(Message& m) {
         i.lost = true;
         break;
       }
-      if (!m.receipt) put(i.arrival->data.get(), m.data, i.got);
+      if (!m.receipt) copy_bytes(i.arrival->data.get(), m.data, i.got);
       i.target = nullptr;
       offer(*i.arrival);
     }
@@ -481,32 +273,6 @@ bool Messages::all_arrived(bool ask) {
     all &= !o.reached || links_->arrived(static_cast<int>(r), ask);
   }
   return all;
-}
-
-std::optional<Envelope> Messages::peek(int source, int tag) const {
-  std::lock_guard lock(mutex_);
-  const Unexpected* const found = first_waiting(source, tag);
-  return found ? std::optional(found->envelope) : std::nullopt;
-}
-
-std::optional<Messages::Match> Messages::match(int source, int tag) {
-  std::lock_guard lock(mutex_);
-  Unexpected* const found = first_waiting(source, tag);
-  if (!found) return std::nullopt;
-  set_aside_[last_key_ + 1] = found;
-  found->matched = ++last_key_;
-  waiting_.take_out(*found);
-  return Match{found->envelope, found->matched};
-}
-
-void Messages::put_back(std::uint64_t key) {
-  std::lock_guard lock(mutex_);
-  const auto at = set_aside_.find(key);
-  if (at == set_aside_.end()) return;
-  Unexpected& a = *at->second;
-  set_aside_.erase(at);
-  a.matched = 0;
-  if (!a.claimed) offer(a);  // else it goes to the receive that has claimed it
 }
 
 }  // namespace ouro::rt

@@ -2,6 +2,7 @@
 // messages. Used by group. A waiting thread drives all traffic of its rank; there is no thread of its own.
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <list>
 #include <memory>
@@ -67,6 +68,25 @@ struct Message {
   Message* next_ended = nullptr;
 };
 
+/// A message for which there was no receive when it began.
+struct Unexpected {
+  Envelope envelope;
+  std::unique_ptr<std::byte[]> data;
+  std::size_t got = 0;
+  std::shared_ptr<DeviceReceipt> receipt = nullptr;  // of a receive that has ended; in place of `data`
+  Message* claimed = nullptr;
+  std::uint64_t matched = 0;  // its key, if it is set aside
+  MatchQueue<Unexpected>::Place place = {};
+  std::list<Unexpected>::iterator self = {};
+  std::byte* memory() const { return receipt ? receipt->on_host() : data.get(); }
+  bool complete() const { return got == envelope.bytes; }
+};
+
+inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+/// The engine: messages.cc moves messages over the links, message_matching.cc finds which receive gets which.
 class Messages {
   friend struct TestAccess;
 
@@ -157,7 +177,8 @@ class Messages {
   void deliver(Unexpected&, Message&);
   void claim(Message&);
   void take(Unexpected&, Message&);
-  Message* first_wanted(const Envelope&);
+  Message* first_wanted(const Envelope&) const;
+  Message* receiver_of(const Envelope&);
   Unexpected* first_waiting(int source, int tag) const;
   void offer(Unexpected&);
   void await_receive(Unexpected&);

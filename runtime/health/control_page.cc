@@ -27,9 +27,8 @@ Register* claim(ControlPage& mine, Register (&registers)[N], std::uint64_t key, 
                 Empty&& empty) {
   if (const std::uint32_t i = place.get(); i > 0 && i <= N) return &registers[i - 1];
   const auto open = [&](std::uint64_t of) {
-    return std::any_of(std::begin(mine.groups), std::end(mine.groups), [&](const GroupRecord& r) {
-      return r.key.get() == of && in_use(r);
-    });
+    return std::any_of(std::begin(mine.groups), std::end(mine.groups),
+                       [&](const GroupRecord& r) { return r.key.get() == of && in_use(r); });
   };
   constexpr std::uint64_t kTaken = ~std::uint64_t{0};
   for (const bool fresh : {true, false})

@@ -66,6 +66,11 @@ def _has_ended(process, this):
         return False
 
 
+def _lives(process, this):
+    """Whether a process is known to be there."""
+    return bool(process and this and process[:2] == this[:2]) and not _has_ended(process, this)
+
+
 def _ended(processes):
     """Names a rank whose process is known to have ended, for processes by rank; "": there is none."""
     this = _this_process()
@@ -282,7 +287,11 @@ class Meeting:
                 met = self._value(f"ouro/meeting/{call}")
                 self._check_members(met["members"][0], met["members"])
                 return met["own"][self._rank] == mine["own"]  # else it is of a process that was this rank before
-            if call != self._call and not concluded and not self._store.check([f"ouro/failed/{call}"]):  # else it is over
+            if call != self._call and not concluded:
+                if self._store.check([f"ouro/failed/{call}"]):  # it is over; of a job that has ended it says nothing
+                    if _lives(caller["process"], mine["process"]):
+                        self._check_members(caller["global"], caller["members"])
+                    return False
                 self._call, self._caller = call, caller
                 self._seen.append(call)
                 self._store.set(f"ouro/host/{self._rank}", json.dumps({**mine, "call": call}))
