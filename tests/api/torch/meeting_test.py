@@ -16,7 +16,8 @@ PARTS = {  # part: exit codes, and the text from all ranks that survive
     "sub-group": ([0, 0], r"4 groups of one name"),
     "left behind": ([0, 0], r"joined in spite of [34] stale keys"),
     "own time-out": ([0, 0], COMES + r"ranks \[1\] of 2 have not come \(waited for 0:00:02\)|was not there"),
-    "other ranks": ([0, 0, 0], COMES + r"rank 0 makes a group of ranks \[0, 1\], where rank 1 makes one of ranks \[0, 1, 2\]; all ranks must"),
+    "other ranks": ([0, 0, 0], COMES + r"rank (0 makes a group of ranks \[0, 1\], where rank [12] makes one of ranks \[0, 1, 2\]|"
+                                       r"2 makes a group of ranks \[0, 1, 2\], where rank 0 makes one of ranks \[0, 1\]); all ranks must"),
     "other sizes": ([0, 0], COMES + r"rank 0 makes a group of ranks \[0, 1\], where rank 1 makes one of ranks \[0, 1, 2\]; all ranks must"),
     "two callers": ([0, 0], COMES + r"rank \d makes a group of ranks \[\d, \d\], where rank \d makes one of ranks \[\d, \d\]; all ranks must"),
     "ended before": ([0, 0, 0], COMES + r"rank 1 has not joined, and its process \(\d+ on this host\) has ended|left early"),
