@@ -8,9 +8,9 @@
 
 namespace ouro {
 
-/// A random number, never 0, which tells this process from every other one. A PID does not: it is reused, and
-/// the first processes of two PID namespaces (containers) have the same. A forked child has a number of its
-/// own.
+/// A random number, never 0, which distinguishes this process from all others. A PID does not: it is reused,
+/// and the first processes of two PID namespaces (containers) have the same. A forked child has a number of
+/// its own.
 std::uint64_t process_number();
 /// The PID namespace of this process, by inode; 0 if /proc does not give it. PIDs of a process of another
 /// namespace mean nothing here.
