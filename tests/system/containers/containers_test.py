@@ -55,8 +55,13 @@ class Containers(unittest.TestCase):
         self.all_check(3, PULL, outside=(1,))
 
     def test_devices(self):
-        """Emulated devices cannot share memory between PID namespaces: operations are right, or say so."""
+        """An address in a device's memory means nothing in another process, whatever its PID."""
         self.all_check(2, {"OURO_FAKE_GPUS": "2"})
+        for path, gpus in ("auto", "1"), ("leader", "1"), ("resident", "2"), ("stream", "2"):
+            done = subprocess.run([lab.OURO_RUN, "-n", "2", "--timeout", "60", *CONTAINER, str(lab.BIN / "example-gpu-allreduce")],
+                                  env={**lab.CLEAN, "OURO_FAKE_GPUS": gpus, "OURO_GPU_PATH": path}, capture_output=True, text=True,
+                                  timeout=90)
+            self.assertIn("100000 elements on the GPU, each 3", done.stdout, f"{path}: {done.stdout}{done.stderr}")
 
     def survives(self, job, dead):
         """Rank `dead` dies in the middle of a loop. The others learn of it long before their deadline, and go on."""
