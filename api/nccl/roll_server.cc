@@ -256,8 +256,8 @@ class RollServer {
     for (auto& [rank, l] : g.ranks) answer(l, Reason::none, all);
     OURO_INFO(BOOTSTRAP, "all {} ranks of a communicator have come to the roll call", g.world);
   }
-  /// Tells all ranks that have reported why the communicator cannot be made, and `last`, which has just done
-  /// so; remembers it for the others, as long as somebody may wait for them.
+  /// Refuses all ranks that have reported, and `last`, which has just done so, with the reason why the
+  /// communicator cannot be made; keeps the reason for the others, as long as somebody may wait for them.
   void give_up(Gathering& g, Status why, Line* last = nullptr) {
     g.verdict = std::move(why);
     std::vector<Line*> all;

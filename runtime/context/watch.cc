@@ -96,13 +96,14 @@ void Watch::tick() {
   tick_.async_wait([this](error_code e) {
     if (e) return;
     tick();
-    // If the kernel has no pidfd, check whether the peer's process still exists.
+    // If the kernel has no pidfd, check whether the peer's process still exists. Without /proc (the namespace
+    // is unknown then), and for PIDs of another namespace, that cannot be seen.
+    const std::uint64_t here = members_.own_page().pid_namespace;
     std::vector<int> gone;
     for (int r = 0; r < members_.size(); ++r) {
       const Peer& p = members_.peer(r);
-      if (!p.pidfd && !p.remote() && !members_.is_thread(r) && !members_.is_dead(r) &&
-          members_.page(r).pid_namespace == members_.own_page().pid_namespace &&
-          !std::ifstream(fmt::format("/proc/{}/stat", p.pid)))
+      if (here != 0 && !p.pidfd && !p.remote() && !members_.is_thread(r) && !members_.is_dead(r) &&
+          members_.page(r).pid_namespace == here && !std::ifstream(fmt::format("/proc/{}/stat", p.pid)))
         gone.push_back(r);
     }
     if (!gone.empty()) observers_.report_deaths(gone);

@@ -154,7 +154,7 @@ class HostRoot {
     return Admission::twice(rank, first.host, first.pid, join.host, join.pid);
   }
 
-  /// Rank 0 decides, as it alone knows whether the job has formed, and tells all ranks.
+  /// Rank 0 decides, as it alone knows whether the job has formed, and refuses all ranks.
   void give_up(const Status& why) { rendezvous_.give_up(own_, why); }
 
   void member(const Line& line, const wire::Join& join, Peer peer) {
