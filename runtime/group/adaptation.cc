@@ -65,21 +65,19 @@ Adaptation::Adaptation(Context& context, const Members& members, MemberRecords& 
       record_(context.calibration()) {
   const bool serves = members.here() > 1 && members.here() <= kMostRanks && context.cores().enough_here();
   const bool measured = context.spec().calibration.kind == CalibrationMode::Kind::measured && record_.known();
-  watches_ = serves && measured, next_ = kStride;
+  watches_ = serves && measured;
   covers_host_ = members.here() == context.spec().local_size;
-  // OURO_FAULT may harm any operation, so with it all are executed with care.
-  due_ = context.faults() ? 0 : watches_ ? kStride : ~std::uint64_t{0};
+  due_ = watches_ ? kStride : ~std::uint64_t{0};
   if (members.rank() == first_) partners_ = partners_of(members);
   asking_ = partners_.size();
 }
 
 bool Adaptation::looks(const Plan& plan, std::uint64_t ticket) {
-  if (!watches_ || ticket < next_) return false;
+  if (!watches_ || ticket < due_) return false;
   const Operation& op = plan.op;
   const bool looks = op.collective != Collective::mix && !op.uneven && op.segments.empty() &&
                      unit_bytes(op, members_.rank(), members_.size()) >= kFrom;
-  next_ = ticket + (looks ? kStride : kNext);
-  if (due_ > 0) due_ = next_;
+  due_ = ticket + (looks ? kStride : kNext);
   return looks;
 }
 

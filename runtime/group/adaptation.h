@@ -1,5 +1,5 @@
 // Adaptation: notices in mid-run that a group's record is wrong, measures again and replaces it. Used by
-// Group and its host operations.
+// Group and its watchers.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -29,7 +29,7 @@ class Adaptation {
   /// of the group's operations.
   Adaptation(Context&, const Members&, MemberRecords&, Planner&, Waiter& waiter);
 
-  /// The first ticket for which looks() is to be called; 0: all operations are executed with care.
+  /// The first ticket for which looks() is to be called.
   std::uint64_t due() const { return due_; }
   /// Whether the operation is a look (revision.h). The same on all members.
   bool looks(const Plan&, std::uint64_t ticket);
@@ -65,7 +65,7 @@ class Adaptation {
   Waiter& waiter_;
   const int first_;  // first member of this host
   bool watches_ = false, covers_host_ = false;
-  std::uint64_t due_, next_;
+  std::uint64_t due_;
   RevisionRegister* register_ = nullptr;  // the first member's, once it is known
 
   // Used by the first member only.

@@ -8,8 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/group/group.h"
-
 namespace ouro::rt {
 namespace {
 
@@ -20,7 +18,7 @@ constexpr std::size_t kMostDirect = std::size_t{256} << 20;
 
 GpuOperations::GpuOperations(Context& context, const Members& members, std::uint64_t key,
                              const Planner& planner, Sequencer& sequencer, FailureDetector& detector,
-                             OperationWaiter& waiter, HostOperations& host)
+                             OperationWaiter& waiter, HostOperations& host, MakeInnerGroup make_inner)
     : context_(context),
       members_(members),
       key_(key),
@@ -28,7 +26,8 @@ GpuOperations::GpuOperations(Context& context, const Members& members, std::uint
       sequencer_(sequencer),
       detector_(detector),
       waiter_(waiter),
-      host_(host) {
+      host_(host),
+      make_inner_(std::move(make_inner)) {
   if (crowded(context, context.rank())) GpuStream::run_in_calls(context.spec().gpu);
 }
 
@@ -57,44 +56,30 @@ GpuExecutor& GpuOperations::executor() {
   return *executor_;
 }
 
-std::shared_ptr<Group> GpuOperations::between() {
+std::shared_ptr<InnerGroup> GpuOperations::inner() {
   std::lock_guard lock(mutex_);
-  return between_;
+  return inner_;
 }
 
 void GpuOperations::release(const Status& why) {
   if (GpuExecutor* const gpu = made()) gpu->pending().release(why);
-  if (const auto group = between()) group->give_up(why);
+  if (const auto group = inner()) group->give_up(why);
 }
 
-/// Without communication: all ranks make the same groups, each on its first operation on this path.
-Result<std::shared_ptr<Group>> GpuOperations::make_between() {
-  if (auto made = between()) return made;
-  const flow::HostLayout ranks = members_.layout();
-  const FailureDetector::Settings& settings = detector_.settings();
-  GroupSpec spec;
-  for (int q = 0; q < members_.hosts(); ++q) {
-    const int place = ranks.first[static_cast<std::size_t>(q)] + members_.local(members_.rank());
-    spec.ranks.push_back(members_.world_rank(ranks.order[static_cast<std::size_t>(place)]));
-  }
-  spec.name = settings.group + "/between hosts";
-  spec.generation = settings.generation;
-  constexpr std::uint64_t kBetween = 0x6265747765656e;  // distinguishes it from groups that users derive
-  spec.key = group_key(context_.spec().join.job, spec.ranks, spec.name, spec.generation, key_ ^ kBetween);
-  spec.deadline = settings.deadline;
-  spec.of_another = true;
-  OURO_ASSIGN(auto made, Group::create(context_.shared_from_this(), std::move(spec)));
+Status GpuOperations::need_inner() {
+  if (inner()) return {};
+  OURO_ASSIGN(auto made, make_inner_());
   {
     std::lock_guard lock(mutex_);
-    between_ = made;
+    inner_ = made;
   }
   if (!detector_.ok()) made->give_up(detector_.status());  // the group may have failed meanwhile
-  return made;
+  return {};
 }
 
 Status GpuOperations::run_between_hosts(const Operation& op, const Plan& whole, const NextPart& next) {
   using namespace std::chrono_literals;
-  const auto group = between();
+  const auto group = inner();
   const auto begun = Clock::now();
   const Status outcome = group->run_parts(op, whole, next);
   if (outcome.ok()) return outcome;
@@ -106,15 +91,13 @@ Status GpuOperations::run_between_hosts(const Operation& op, const Plan& whole, 
   InFlight mine{.plan = &whole, .seq = waiter_.in_flight().seq, .start = late ? begun : now};
   for (; Clock::now() < until; std::this_thread::sleep_for(1ms)) OURO_TRY(detector_.look(mine));
   Failure f = *outcome.failure();
-  f.rank = f.rank >= 0 && f.rank < group->size()
-               ? members_.find(group->spec().ranks[static_cast<std::size_t>(f.rank)]).value_or(-1)
-               : -1;
+  f.rank = members_.find(group->world_rank(f.rank)).value_or(-1);
   f.group.clear(), f.op.clear(), f.dead.clear();
   return Status(std::move(f));
 }
 
 void GpuOperations::leave() {
-  if (const auto group = between()) (void)group->close();
+  if (const auto group = inner()) (void)group->close();
 }
 
 bool GpuOperations::idle() {
@@ -159,8 +142,8 @@ Status GpuOperations::check(const Operation& op, Stream* stream) const {
   return stream && stream->gpu() ? stream->gpu()->check_thread() : Status();
 }
 
-Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared_ptr<WorkState>* work,
-                             bool wait) {
+Status GpuOperations::submit(const Operation& op, const Plan* kept, GpuStream* stream,
+                             std::shared_ptr<WorkState>* work, bool wait) {
   std::shared_ptr<GpuStream> on;
   if (stream) {
     on = stream->shared_from_this();
@@ -168,17 +151,16 @@ Status GpuOperations::submit(const Operation& op, GpuStream* stream, std::shared
     OURO_ASSIGN(on, own_stream());
   }
   Plan fresh;
-  const Plan* plan = planner_.find(op);
-  if (!plan) {
+  if (!kept) {
     const Status planned = planner_.make(op, &fresh);
     if (!planned.ok()) return detector_.stick(planned);
-    plan = &fresh;
   }
-  OURO_ASSIGN(const GpuPath path, executor().path(plan->op, plan->choice));
+  const Plan& plan = kept ? *kept : fresh;
+  OURO_ASSIGN(const GpuPath path, executor().path(plan.op, plan.choice));
   std::shared_ptr<WorkState> mine;
   if (!work) work = &mine;
   *work = std::make_shared<WorkState>();  // if this throws, no ticket has been taken
-  OURO_TRY(run(*plan, path, sequencer_.take_entry(), on, work));
+  OURO_TRY(execute(plan, path, take_placed_turn(sequencer_), on, work));
   if (!wait) return {};
   (*work)->wait();
   return (*work)->outcome();
@@ -191,91 +173,101 @@ Status GpuOperations::submit(const Operation& op, Stream& host, std::shared_ptr<
   const Status planned = planner_.make(kept->get(), &plan);
   if (!planned.ok()) return detector_.stick(planned);
   OURO_ASSIGN(const GpuPath path, executor().path(plan.op, plan.choice));
-  *work = sequencer_.enqueue_entry(
-      host, [this, kept, plan, path, on, made = std::make_shared<WorkState>()](Sequencer::Entry entry) {
-        std::shared_ptr<WorkState> ended = made;
-        OURO_TRY(run(plan, path, entry, on, &ended));
-        ended->wait();
-        return ended->outcome();
-      });
+  *work = enqueue_placed_turn(sequencer_, host,
+                              [this, kept, plan, path, on, made = std::make_shared<WorkState>()](Turn turn) {
+                                std::shared_ptr<WorkState> ended = made;
+                                OURO_TRY(execute(plan, path, std::move(turn), on, &ended));
+                                ended->wait();
+                                return ended->outcome();
+                              });
   return {};
 }
 
-/// Runs an operation in its place in the entry order. If that fails, its turn is passed on all the same.
-Status GpuOperations::run(const Plan& plan, GpuPath path, Sequencer::Entry entry,
-                          const std::shared_ptr<GpuStream>& on, std::shared_ptr<WorkState>* work) {
-  if (!sequencer_.entries().await(entry.place)) {
-    sequencer_.skip_aside(entry.ticket);
-    return detector_.status();
-  }
+/// Puts the plan in flight into a stream. An operation that is there ends there, with its mark, even if the
+/// group has failed meanwhile.
+struct GpuOperations::IntoStream {
+  static constexpr bool kInStream = true;
+  Status move(InFlight& f) { return gpu.executor_->run(*f.plan, path, f.seq, stream, work); }
+  Status damage(InFlight&, Status request) { return request; }
+  GpuOperations& gpu;
+  GpuPath path;
+  const std::shared_ptr<GpuStream>& stream;
+  std::shared_ptr<WorkState>* work;
+};
+
+Status GpuOperations::execute(const Plan& plan, GpuPath path, Turn turn, const std::shared_ptr<GpuStream>& on,
+                              std::shared_ptr<WorkState>* work) {
+  if (!turn.await_place()) return detector_.status();
   if ((path == GpuPath::staged || path == GpuPath::hierarchy) && !plan.idle) {
-    const Status outcome = submit_beside(plan, path, entry.ticket, on, work);
-    sequencer_.entries().leave(entry.place);
+    const std::uint64_t place = turn.take_place();
+    Status outcome = execute_on_host(plan, path, std::move(turn), on, work);
+    sequencer_.entries().leave(place);
     return outcome;
   }
-  sequencer_.await_turn(entry.ticket);
-  Status outcome = sequencer_.begin(plan, entry.ticket);
-  if (outcome.ok() && !plan.idle) {
-    try {
-      outcome = executor().run(plan, path, entry.ticket + 1, on, work);
-    } catch (const std::exception&) {
-      outcome = no_memory();
-    }
-  }
-  // Work that is in the stream ends there, with its mark, even if the group has failed meanwhile.
-  if (!outcome.ok()) outcome = detector_.stick(std::move(outcome), waiter_.in_flight());
-  if (plan.idle || !outcome.ok()) (*work)->complete(outcome);
-  sequencer_.entries().leave(entry.place);
-  sequencer_.pass(entry.ticket + 1);
+  const bool idle = plan.idle;
+  Status outcome = turn.carry(plan, IntoStream{*this, path, on, work});
+  if (idle || !outcome.ok()) (*work)->complete(outcome);
   return outcome;
 }
 
-/// The host's part takes the turn when the device reaches it. If the device never will, the turn is passed
-/// on here.
-Status GpuOperations::submit_beside(const Plan& plan, GpuPath path, std::uint64_t ticket,
-                                    const std::shared_ptr<GpuStream>& stream,
-                                    std::shared_ptr<WorkState>* work) {
-  Sequencer::Begun begun;
-  Status enqueued;
+/// Carries the part of the plan in flight between hosts, by the inner group. This group moves no data.
+struct GpuOperations::BetweenHosts {
+  static constexpr bool kInStream = false;
+  Status move(InFlight& f) {
+    return not_enqueued.ok() ? gpu.run_between_hosts(*op, *f.plan, *next) : not_enqueued;
+  }
+  Status damage(InFlight& f, const Status&) {  // there is nothing here to damage
+    gpu.context_.faults()->postpone_damage();
+    return move(f);
+  }
+  GpuOperations& gpu;
+  const Operation* op = nullptr;
+  const NextPart* next = nullptr;
+  Status not_enqueued = {};
+};
+
+Status GpuOperations::carry_staged(const Operation& staged, const NextPart& next, Turn turn) {
+  Operation host = staged;  // in memory of the host, wherever its parts come from
+  host.in.device = host.out.device = {};
+  Plan plan;
+  const Status planned = planner_.make(host, &plan);
+  if (!planned.ok()) return detector_.stick(planned);  // the turn is skipped
+  return next ? host_.execute(plan, next, std::move(turn)) : host_.execute(plan, std::move(turn));
+}
+
+Status GpuOperations::execute_on_host(const Plan& plan, GpuPath path, Turn turn,
+                                      const std::shared_ptr<GpuStream>& stream,
+                                      std::shared_ptr<WorkState>* work) {
+  const std::uint64_t seq = turn.seq();
   const bool hierarchy = path == GpuPath::hierarchy;
+  std::shared_ptr<QueuedTurn> queued;
+  Status enqueued;
   try {
-    if (hierarchy) enqueued = make_between().status();
-    begun = std::make_shared<std::atomic<bool>>(false);
-    const auto on_host = [this, ticket, begun, hierarchy, whole = plan](const Operation& staged,
-                                                                        const NextPart& next) {
-      if (begun->exchange(true)) return Sequencer::given_up();
-      return sequencer_.inside([&] {
-        if (hierarchy)
-          return host_.execute(
-              whole, [&] { return run_between_hosts(staged, whole, next); }, ticket);
-        Plan here;
-        Operation host = staged;  // in memory of the host, wherever its parts come from
-        host.in.device = host.out.device = {};
-        Status planned = planner_.make(host, &here);
-        if (planned.ok()) return next ? host_.execute(here, next, ticket) : host_.execute(here, ticket);
-        planned = detector_.stick(planned);
-        sequencer_.skip(ticket);
-        return planned;
+    if (hierarchy) enqueued = need_inner();
+    queued = std::make_shared<QueuedTurn>();
+    queued->hold(std::move(turn));
+    const auto on_host = [this, queued, hierarchy, whole = plan](const Operation& op, const NextPart& next) {
+      return queued->claim([&](Turn mine) {
+        if (hierarchy) return mine.carry(whole, BetweenHosts{*this, &op, &next});
+        return carry_staged(op, next, std::move(mine));
       });
     };
-    if (enqueued.ok()) enqueued = executor_->run_beside(plan, path, ticket + 1, stream, on_host, work);
-    if (enqueued.ok())  // once the operation has begun, its group may be destroyed, and the sequencer with it
-      (*work)->then([sequencer = &sequencer_, begun, ticket](const Status& s) {
-        if (!s.ok() && !begun->exchange(true)) sequencer->forgo(ticket, 1, s);  // the stream never reached it
+    if (enqueued.ok()) enqueued = executor_->run_beside(plan, path, seq, stream, on_host, work);
+    if (enqueued.ok())
+      (*work)->then([queued](const Status& s) {
+        if (!s.ok()) queued->give_up(s);  // the stream never reached it
       });
   } catch (const std::exception&) {
     enqueued = no_memory();
   }
   if (enqueued.ok()) return {};
-  if (!begun || !begun->exchange(true)) {
-    // Enters the operation on the control page all the same, so that a rank of this host that has made
-    // another call is found there.
-    if (hierarchy)
-      return host_.execute(
-          plan, [&] { return enqueued; }, ticket);
-    sequencer_.skip(ticket);
-  }
-  return hierarchy ? detector_.stick(enqueued, {.plan = &plan, .seq = ticket + 1, .start = Clock::now()})
+  // If no stream has the turn, it ends here. The path `hierarchy` enters the operation on the control page
+  // all the same, so that a rank of this host that has made another call is found there.
+  const auto end = [&](Turn mine) {
+    return hierarchy ? mine.carry(plan, BetweenHosts{.gpu = *this, .not_enqueued = enqueued}) : Status();
+  };
+  (void)(queued ? queued->claim(end) : end(std::move(turn)));
+  return hierarchy ? detector_.stick(enqueued, {.plan = &plan, .seq = seq, .start = Clock::now()})
                    : detector_.stick(enqueued);
 }
 
@@ -407,7 +399,7 @@ Result<std::string> GpuOperations::explain(const Operation& op) {
 }
 
 void GpuOperations::look_at_gpu() {
-  if (const auto group = detector_.ok() ? nullptr : between(); group && !group->failed())
+  if (const auto group = detector_.ok() ? nullptr : inner(); group && !group->failed())
     group->give_up(detector_.status());  // release() had no memory for it
   if (detector_.status().ok())
     if (auto fault = executor_->resident_fault()) (void)detector_.fail(std::move(*fault), nullptr, true);
@@ -416,7 +408,7 @@ void GpuOperations::look_at_gpu() {
     (void)detector_.look(in_flight);  // a failure becomes the group's and releases the streams
     p.late_said = in_flight.late_said, p.left_since = in_flight.left_since;
   });
-  sequencer_.look_at_streams();
+  sequencer_.publish_ended_in_streams();
   // If the device has failed an operation, the others would wait for this rank.
   if (Status s = executor_->pending().failure(); !s.ok() && detector_.ok()) (void)detector_.fail(s);
 }

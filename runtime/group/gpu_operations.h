@@ -11,12 +11,11 @@
 #include "runtime/context/context.h"
 #include "runtime/exec/gpu/gpu_executor.h"
 #include "runtime/group/host_operations.h"
+#include "runtime/group/inner_group.h"
 #include "runtime/group/messages.h"
 #include "runtime/stream/gpu_stream.h"
 
 namespace ouro::rt {
-
-class Group;
 
 /// Puts a group's operations and messages on device memory into streams: finds the path, takes the turn, and
 /// monitors what is in flight. The executor is made on first use.
@@ -24,7 +23,7 @@ class GpuOperations final : public DeviceObserver {
  public:
   GpuOperations(Context& context, const Members& members, std::uint64_t key, const Planner& planner,
                 Sequencer& sequencer, FailureDetector& detector, OperationWaiter& waiter,
-                HostOperations& host);
+                HostOperations& host, MakeInnerGroup make_inner);
   ~GpuOperations();
   GpuOperations(const GpuOperations&) = delete;
   GpuOperations& operator=(const GpuOperations&) = delete;
@@ -32,8 +31,10 @@ class GpuOperations final : public DeviceObserver {
   /// Checks that a call's buffers and stream are those of this rank's GPU. Errors: invalid.
   Status check(const Operation&, Stream*) const;
   /// Enqueues an operation in `stream`, or (nullptr) in the group's own; `wait`: returns when it has ended.
-  /// *work, unless `work` is null, ends with the operation.
-  Status submit(const Operation&, GpuStream* stream, std::shared_ptr<WorkState>* work, bool wait);
+  /// *work, unless `work` is null, ends with the operation. `kept`: the plan that the thread has kept for
+  /// such a call, or nullptr.
+  Status submit(const Operation&, const Plan* kept, GpuStream* stream, std::shared_ptr<WorkState>* work,
+                bool wait);
   /// The same in the order of a host stream, which waits for the operation. Takes the ticket in this call.
   Status submit(const Operation&, Stream& host, std::shared_ptr<WorkState>* work);
   Result<std::string> explain(const Operation&);
@@ -64,8 +65,10 @@ class GpuOperations final : public DeviceObserver {
  private:
   GpuExecutor& executor();
   GpuExecutor* made();  ///< or nullptr, before the first use
-  Status run(const Plan&, GpuPath, Sequencer::Entry, const std::shared_ptr<GpuStream>&,
-             std::shared_ptr<WorkState>*);
+  struct IntoStream;
+  struct BetweenHosts;
+  /// Puts an operation into a stream when the place of its turn is reached. `work` ends in any case.
+  Status execute(const Plan&, GpuPath, Turn, const std::shared_ptr<GpuStream>&, std::shared_ptr<WorkState>*);
   /// Whether a message goes through memory of the device: the fabric takes it, at both ends, and the message
   /// is long enough to gain, and not so long that it would take too much of the device's memory.
   bool direct(const Message&) const;
@@ -76,13 +79,15 @@ class GpuOperations final : public DeviceObserver {
                                                       const std::shared_ptr<transport::OnDevice>&,
                                                       const std::shared_ptr<GpuStream>&,
                                                       Exchange exchange) const;
-  Status submit_beside(const Plan&, GpuPath, std::uint64_t ticket, const std::shared_ptr<GpuStream>&,
-                       std::shared_ptr<WorkState>*);
-  /// The host's part of the path `hierarchy`, run by the group of the ranks with this rank's index on
-  /// all hosts.
+  /// The paths `staged` and `hierarchy`: the stream, when it reaches the operation, starts the host's part,
+  /// which then takes the turn.
+  Status execute_on_host(const Plan&, GpuPath, Turn, const std::shared_ptr<GpuStream>&,
+                         std::shared_ptr<WorkState>*);
+  Status carry_staged(const Operation& staged, const NextPart&, Turn);
+  /// The host's part of the path `hierarchy`.
   Status run_between_hosts(const Operation&, const Plan& whole, const NextPart&);
-  Result<std::shared_ptr<Group>> make_between();
-  std::shared_ptr<Group> between();
+  Status need_inner();  ///< makes the inner group unless there is one
+  std::shared_ptr<InnerGroup> inner();
   void release(const Status& why);  ///< the group has failed
 
   Context& context_;
@@ -95,7 +100,8 @@ class GpuOperations final : public DeviceObserver {
   HostOperations& host_;
   std::mutex mutex_;
   std::unique_ptr<GpuExecutor> executor_;
-  std::shared_ptr<Group> between_;  // made on first use
+  const MakeInnerGroup make_inner_;
+  std::shared_ptr<InnerGroup> inner_;  // made on first use
   std::mutex stream_mutex_;
   std::shared_ptr<GpuStream> own_stream_;
 };

@@ -10,6 +10,7 @@
 
 #include "runtime/core/deadline.h"
 #include "runtime/group/survivors.h"
+#include "runtime/group/turn.h"
 
 namespace ouro::rt {
 namespace {
@@ -82,12 +83,14 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, std::ve
                  .silent_fail = context_->spec().silent_fail,
                  .one_host = members_.one_host()}),
       waiter_(detector_, context_->cores()),
-      sequencer_(detector_, waiter_, record, context_->faults(), spec_.of_another),
       resources_(*context_, members_, spec_.key, waiter_),
       planner_(std::move(selector), members_, resources_, spec_.numerics, spec_.name),
       adaptation_(*context_, members_, records_, planner_, waiter_),
-      host_(planner_, adaptation_, sequencer_, detector_, waiter_, resources_),
-      gpu_(*context_, members_, spec_.key, planner_, sequencer_, detector_, waiter_, host_),
+      watchers_(adaptation_, context_->faults(), spec_.of_another),
+      sequencer_(detector_, waiter_, record, planner_, resources_.wiring, watchers_),
+      host_(planner_, sequencer_, detector_, resources_),
+      gpu_(*context_, members_, spec_.key, planner_, sequencer_, detector_, waiter_, host_,
+           [this] { return make_inner(); }),
       mailbox_(context_->cores(), records_, detector_, fabric_of(*context_, members_), context_->faults(),
                [this] { return resources_.wiring.make_message_links(); }) {
   if (!one_host()) waiter_.drive(&context_->network()->fabric());
@@ -148,27 +151,26 @@ Status Group::submit(const Operation& op, Stream* stream, std::shared_ptr<WorkSt
                name(op.collective), op.in.count, name(op.in.dtype), op.out.count,
                stream ? "on a stream" : "blocking");
   }
-  if (!stream) {
-    const Plan* const known = planner_.find(op);
-    if (known && known->host) return host_.execute(*known, sequencer_.take_ticket());
-  }
-  if (on_device(op) || (stream && stream->gpu() && op.collective == Collective::barrier)) {
+  GpuStream* const gpu_stream = stream ? stream->gpu() : nullptr;
+  const Plan* const kept = stream && !gpu_stream ? nullptr : planner_.kept_plan(op);
+  if (!stream && kept && kept->host) return host_.execute(*kept);
+  if (on_device(op) || (gpu_stream && op.collective == Collective::barrier)) {
     OURO_TRY(gpu_.check(op, stream));
-    if (!stream || stream->gpu()) return gpu_.submit(op, stream ? stream->gpu() : nullptr, work, !stream);
+    if (!stream || gpu_stream) return gpu_.submit(op, kept, gpu_stream, work, !stream);
     return gpu_.submit(op, *stream, work);
   }
   if (!stream) {
-    if (const Plan* idle = planner_.find(op)) return host_.execute(*idle, sequencer_.take_ticket());
+    if (kept) return host_.execute(*kept);
     Plan plan;
     OURO_TRY(this->plan(op, &plan));
-    return host_.execute(plan, sequencer_.take_ticket());
+    return host_.execute(plan);
   }
   OURO_TRY(not_captured(*stream));
-  const auto kept = std::make_shared<const KeptOperation>(op);  // the plan refers to it
+  const auto owned = std::make_shared<const KeptOperation>(op);  // the plan refers to it
   Plan plan;
-  OURO_TRY(this->plan(kept->get(), &plan));
-  *work = sequencer_.enqueue(
-      1, *stream, [this, kept, plan](std::uint64_t ticket) { return host_.execute(plan, ticket); });
+  OURO_TRY(this->plan(owned->get(), &plan));
+  *work = enqueue_turn(sequencer_, 1, *stream,
+                       [this, owned, plan](Turn turn) { return host_.execute(plan, std::move(turn)); });
   return {};
 } catch (const std::exception&) {  // a turn that was taken by then has been passed on
   return detector_.out_of_memory();
@@ -182,15 +184,28 @@ Status Group::submit(std::shared_ptr<const FusedOperation> fused, bool can, Stre
   // One ticket for the agreement and for the operations as one, and one for each of them one by one: the same
   // number on all ranks, so that sequence numbers stay equal.
   const std::uint64_t tickets = can ? 1 + fused->parts().size() : 1;
-  if (!stream) return host_.execute(*fused, plan, can, sequencer_.take_ticket(tickets));
+  if (!stream)
+    return host_.execute(*fused, plan, can, Turn(sequencer_, sequencer_.take_ticket(tickets), tickets));
   OURO_TRY(not_captured(*stream));
-  *work =
-      sequencer_.enqueue(tickets, *stream, [this, fused = std::move(fused), plan, can](std::uint64_t ticket) {
-        return host_.execute(*fused, plan, can, ticket);
-      });
+  *work = enqueue_turn(sequencer_, tickets, *stream, [this, fused = std::move(fused), plan, can](Turn turn) {
+    return host_.execute(*fused, plan, can, std::move(turn));
+  });
   return {};
 } catch (const std::exception&) {
   return detector_.out_of_memory();
+}
+
+Status Group::run_parts(const Operation& op, const Plan& whole, const NextPart& next) {
+  OURO_TRY(ready());
+  Plan plan;
+  OURO_TRY(this->plan(op, &plan));
+  plan.signature = whole.signature, plan.folded = whole.folded;
+  return host_.execute(plan, next, Turn(sequencer_, sequencer_.take_ticket()));
+}
+
+void Group::give_up(const Status& why) {
+  (void)detector_.fail({.reason = Reason::revoked, .text = why.message(), .detector = "group"}, nullptr,
+                       false);
 }
 
 Result<std::string> Group::explain(const Operation& asked) {
@@ -390,14 +405,39 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
 Result<std::shared_ptr<Group>> Group::derive(const std::vector<int>& members, const std::string& name,
                                              std::uint64_t salt, std::uint64_t generation,
                                              std::chrono::milliseconds deadline, Numerics numerics) {
-  GroupSpec spec;
-  for (int m : members) spec.ranks.push_back(members_.world_rank(m));
-  spec.name = name;
-  spec.generation = generation;
-  spec.key = group_key(context_->spec().join.job, spec.ranks, name, generation, salt ^ spec_.key);
-  spec.deadline = deadline.count() > 0 ? deadline : spec_.deadline;
-  spec.numerics = numerics == Numerics::inherit ? spec_.numerics : numerics;
+  std::vector<int> world_ranks;
+  for (const int m : members) world_ranks.push_back(members_.world_rank(m));
+  GroupSpec spec = spec_over(std::move(world_ranks), name, generation, salt);
+  if (deadline.count() > 0) spec.deadline = deadline;
+  if (numerics != Numerics::inherit) spec.numerics = numerics;
   return create(context_, std::move(spec));
+}
+
+GroupSpec Group::spec_over(std::vector<int> world_ranks, std::string name, std::uint64_t generation,
+                           std::uint64_t salt) const {
+  GroupSpec spec;
+  spec.key = group_key(context_->spec().join.job, world_ranks, name, generation, salt ^ spec_.key);
+  spec.ranks = std::move(world_ranks);
+  spec.name = std::move(name);
+  spec.generation = generation;
+  spec.deadline = spec_.deadline;
+  spec.numerics = spec_.numerics;
+  return spec;
+}
+
+/// The members of equal index on all hosts.
+Result<std::shared_ptr<InnerGroup>> Group::make_inner() const {
+  const flow::HostLayout layout = members_.layout();
+  std::vector<int> world_ranks;
+  for (int host = 0; host < members_.hosts(); ++host) {
+    const int at = layout.first[static_cast<std::size_t>(host)] + members_.local(rank());
+    world_ranks.push_back(members_.world_rank(layout.order[static_cast<std::size_t>(at)]));
+  }
+  constexpr std::uint64_t kInner = 0x6265747765656e;  // distinguishes it from groups that users derive
+  GroupSpec spec = spec_over(std::move(world_ranks), spec_.name + "/between hosts", spec_.generation, kInner);
+  spec.of_another = true;
+  OURO_ASSIGN(auto made, create(context_, std::move(spec)));
+  return std::shared_ptr<InnerGroup>(std::move(made));
 }
 
 }  // namespace ouro::rt

@@ -19,8 +19,10 @@
 #include "runtime/group/gpu_operations.h"
 #include "runtime/group/group_spec.h"
 #include "runtime/group/host_operations.h"
+#include "runtime/group/inner_group.h"
 #include "runtime/group/mailbox.h"
 #include "runtime/group/member_records.h"
+#include "runtime/group/operation_watchers.h"
 #include "runtime/group/planner.h"
 #include "runtime/group/sequencer.h"
 #include "runtime/stream/host_stream.h"
@@ -34,7 +36,7 @@ struct ShrinkOutcome {
 
 /// One rank's side of a group. Composes a sequencer, a failure detector, the wiring and the parts that run
 /// operations and messages, and is made, closed and shrunk as a whole.
-class Group final : public std::enable_shared_from_this<Group> {
+class Group final : public InnerGroup, public std::enable_shared_from_this<Group> {
   friend struct TestAccess;
   friend class MessageSet;
 
@@ -42,7 +44,7 @@ class Group final : public std::enable_shared_from_this<Group> {
   /// Makes this rank's side of a group, without communication; all members call it with equal specs. Errors:
   /// invalid (the spec, OURO_ALGO), resource, those of Context::usable().
   static Result<std::shared_ptr<Group>> create(std::shared_ptr<Context>, GroupSpec);
-  ~Group();
+  ~Group() override;
 
   int rank() const { return members_.rank(); }
   int size() const { return members_.size(); }
@@ -68,19 +70,11 @@ class Group final : public std::enable_shared_from_this<Group> {
                 std::shared_ptr<WorkState>* work);
   /// Says which algorithm or path an operation would use, and why.
   Result<std::string> explain(const Operation&);
-  /// Runs `op`, in parts, for operation `whole` of a larger group that contains this group's members. A
-  /// mismatch is reported as one of `whole`.
-  Status run_parts(const Operation& op, const Plan& whole, const NextPart& next) {
-    OURO_TRY(ready());
-    Plan plan;
-    OURO_TRY(this->plan(op, &plan));
-    plan.signature = whole.signature, plan.folded = whole.folded;
-    return host_.execute(plan, next, sequencer_.take_ticket());
-  }
-  /// Fails this group because the larger group has failed, which has told its members.
-  void give_up(const Status& why) {
-    (void)detector_.fail({.reason = Reason::revoked, .text = why.message(), .detector = "group"}, nullptr,
-                         false);
+  // As the inner group of another group.
+  Status run_parts(const Operation& op, const Plan& whole, const NextPart& next) override;
+  void give_up(const Status& why) override;
+  int world_rank(int rank) const override {
+    return rank >= 0 && rank < size() ? members_.world_rank(rank) : -1;
   }
 
   // Messages: see Mailbox.
@@ -109,14 +103,14 @@ class Group final : public std::enable_shared_from_this<Group> {
 
   Status status() const { return detector_.status(); }
   /// Whether status() is a failure: one load.
-  bool failed() const { return !detector_.ok(); }
+  bool failed() const override { return !detector_.ok(); }
   /// Fails the group because there is no memory for something that its members wait for. See FailureDetector.
   Status out_of_memory() { return detector_.out_of_memory(); }
   /// Fails the group with `revoked`, here and on the other ranks.
   void abort(const std::string& why);
   /// Waits until what is in flight has ended, and leaves the group. Idempotent. Errors: invalid (the caller
   /// would wait for itself).
-  Status close();
+  Status close() override;
   /// Whether the caller is a stream's thread and operations are in flight: these may be queued behind the
   /// caller, which therefore must not wait for them.
   bool would_wait_for_itself() { return serving_stream() && busy(); }
@@ -155,6 +149,11 @@ class Group final : public std::enable_shared_from_this<Group> {
   /// exchange() of messages that count as in flight already.
   Status exchange_held(const std::vector<Message*>&, std::chrono::milliseconds deadline);
   Status plan(const Operation&, Plan*);
+  /// The spec of a group over some ranks of the job, which are members of this one, with the settings of this
+  /// one. `salt` distinguishes groups of equal names.
+  GroupSpec spec_over(std::vector<int> world_ranks, std::string name, std::uint64_t generation,
+                      std::uint64_t salt) const;
+  Result<std::shared_ptr<InnerGroup>> make_inner() const;
   Status check_wait(const char* what);  ///< whether the caller may wait for what is in flight
   void await_rest();
   void leave();  ///< close() without check_wait()
@@ -174,10 +173,11 @@ class Group final : public std::enable_shared_from_this<Group> {
   MemberRecords records_;
   FailureDetector detector_;
   OperationWaiter waiter_;
-  Sequencer sequencer_;
   HostResources resources_;
   Planner planner_;
   Adaptation adaptation_;
+  OperationWatchers watchers_;
+  Sequencer sequencer_;
   HostOperations host_;
   GpuOperations gpu_;
   Mailbox mailbox_;

@@ -31,7 +31,7 @@ class Planner {
           std::string group);
 
   /// The plan that this thread has kept for such a call, or nullptr.
-  const Plan* find(const Operation& op) const { return find_plan(serial(), op); }
+  const Plan* kept_plan(const Operation& op) const { return find_plan(serial(), op); }
   /// Whether the group has changed its selection table since the plan was made. Exact for the thread whose
   /// turn it is.
   bool outdated(const Plan& plan) const { return plan.table != table(); }

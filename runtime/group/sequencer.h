@@ -1,193 +1,149 @@
-// Sequencer: the order of a group's operations. Used by Group and its parts.
+// Sequencer: the order of a group's operations. Used by turns (turn.h), and by Group and its parts.
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <exception>
-#include <memory>
 #include <mutex>
-#include <thread>
-#include <utility>
 
 #include "runtime/core/wait.h"
 #include "runtime/exec/gpu/gpu_pending.h"
+#include "runtime/exec/host/wiring.h"
 #include "runtime/group/entry_order.h"
 #include "runtime/group/failure_detector.h"
+#include "runtime/group/operation_watchers.h"
+#include "runtime/group/planner.h"
 #include "runtime/plan/plan.h"
-#include "runtime/stream/host_stream.h"
 
 namespace ouro::rt {
 
-/// Orders the operations of a group: each takes a ticket, waits for its turn, is entered on the control page,
-/// and passes the turn on. Sequence numbers are tickets + 1, the same on all members.
+/// Orders the operations of a group. Each takes a ticket and becomes a Turn. Sequence numbers are tickets +
+/// 1, the same on all members.
 class Sequencer {
  public:
-  /// `faults`: of this rank, or nullptr. `parts`: operations are parts of those of another group.
-  Sequencer(FailureDetector& detector, OperationWaiter& waiter, GroupRecord& record, Faults* faults,
-            bool parts)
+  /// `record`: that of this rank and group, on the control page.
+  Sequencer(FailureDetector& detector, OperationWaiter& waiter, GroupRecord& record, const Planner& planner,
+            Wiring& wiring, OperationWatchers& watchers)
       : detector_(detector),
         waiter_(waiter),
         record_(record),
-        faults_(faults),
-        parts_(parts),
-        entries_(detector) {}
+        planner_(planner),
+        wiring_(wiring),
+        watchers_(watchers),
+        entries_(detector) {
+    refresh();
+  }
 
   std::uint64_t take_ticket(std::uint64_t many = 1) {
     return tickets_.fetch_add(many, std::memory_order_acq_rel);
   }
   /// A ticket, and the place (EntryOrder) at which its operation enters a device stream.
-  struct Entry {
+  struct Numbers {
     std::uint64_t ticket, place;
   };
-  Entry take_entry() {
-    std::lock_guard lock(submit_mutex_);
-    const std::uint64_t place = entries_.take(true);
+  /// `by_call`: the calling thread enters the stream itself; else a stream's thread will. The caller holds
+  /// submit_mutex().
+  Numbers take_ticket_and_place(bool by_call) {
+    const std::uint64_t place = entries_.take(by_call);
     return {take_ticket(), place};
   }
+  /// Held while a ticket is taken and its operation is put into a stream, as one step.
+  std::mutex& submit_mutex() { return submit_mutex_; }
   EntryOrder& entries() { return entries_; }
-  /// Waits for the turn of `ticket`; operations run in the order of their tickets. Each operation before it
-  /// ends by itself, within its deadline.
+
+  /// Sets the operations that end in streams, before the first of them; nullptr: none is left.
+  void watch(GpuPending* pending) { in_streams_.store(pending, std::memory_order_relaxed); }
+  /// Publishes which of them have ended.
+  void publish_ended_in_streams() {
+    if (GpuPending* const pending = in_streams_.load(std::memory_order_relaxed)) complete_among(*pending, 0);
+  }
+  /// Whether some tickets are not done.
+  bool busy() const { return load(turn_) != tickets_.load(std::memory_order_acquire); }
+  /// Returns when all tickets taken so far are done and no stream's thread is inside a turn.
+  void await_rest();
+
+  // For turns.
+  /// Exists while the thread of a stream is inside a turn, from before the turn is entered until nothing of
+  /// the group is accessed any more. The turn is passed on meanwhile, and the group may then be closed:
+  /// await_rest() waits for this.
+  class Inside {
+   public:
+    explicit Inside(Sequencer& s) : threads_(s.inside_) { threads_.fetch_add(1, std::memory_order_relaxed); }
+    ~Inside() { threads_.fetch_sub(1, std::memory_order_release); }  // pairs with await_rest()
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    std::atomic<int>& threads_;
+  };
+  /// Waits for the turn of `ticket`. Each operation before it ends by itself, within its deadline.
   void await_turn(std::uint64_t ticket) {
     if (load(turn_) != ticket) await(ticket);
   }
-  /// Called in the ticket's turn: enters the operation on the control page, and applies OURO_FAULT. Returns
-  /// the group's error, if it has one, or that of a fault.
-  Status begin(const Plan& plan, std::uint64_t ticket) {
-    return faults_ ? begin_with_care(plan, ticket) : begin_unharmed(plan, ticket);
+  InFlight& in_flight() { return waiter_.in_flight(); }
+  /// Whether the operation enters without watchers, by a plan that is still valid. `ticket` has its turn.
+  bool is_plain(const Plan& plan, std::uint64_t ticket) const {
+    return ticket < due_ && plan.table == table_;
   }
-  /// The same without OURO_FAULT.
-  Status begin_unharmed(const Plan& plan, std::uint64_t ticket) {
-    if (!detector_.ok()) return begin_with_care(plan, ticket);
+  /// Enters the operation on the control page. Errors: that of the group.
+  Status enter_plainly(const Plan& plan, std::uint64_t ticket) {
+    if (!detector_.ok()) [[unlikely]]
+      return detector_.status();
     waiter_.begin(plan, ticket + 1);
     enter(record_, ticket + 1, plan.signature);
     return {};
   }
+  /// The same with watchers; first makes another plan if the group has changed its selection table. Errors:
+  /// also those of the watchers, of planning.
+  Status enter_with_care(const Plan&, std::uint64_t ticket);
   /// Publishes that all operations before ticket `next` have succeeded, except those in flight in streams.
   void complete(std::uint64_t next) {
     if (GpuPending* const pending = in_streams_.load(std::memory_order_relaxed)) [[unlikely]]
-      return complete_beside(*pending, next);
+      return complete_among(*pending, next);
     record_.completed.set(next);
-  }
-  /// Sets the operations that end in streams, before the first of them; nullptr: none is left.
-  void watch(GpuPending* pending) { in_streams_.store(pending, std::memory_order_relaxed); }
-  /// Publishes which of them have ended.
-  void look_at_streams() {
-    if (GpuPending* const pending = in_streams_.load(std::memory_order_relaxed)) complete_beside(*pending, 0);
   }
   /// Passes the turn to ticket `next`.
   void pass(std::uint64_t next) { publish(turn_, next); }
+  /// Whether nothing has to be told to other hosts when an operation ends.
+  bool settled() const { return !wiring_.settles(); }
+  /// Ends the operation whose turn it is and passes the turn to ticket `next`. A failure becomes the group's
+  /// (FailureDetector::stick). `in_stream`: the operation has been put into a stream and ends there. `place`:
+  /// is left first, unless it is kNoPlace. Returns the outcome.
+  Status leave_with_care(std::uint64_t next, std::uint64_t place, bool in_stream, Status outcome);
+  /// Ends a turn that was destroyed before its operation had ended.
+  void abandon(std::uint64_t ticket, std::uint64_t many, std::uint64_t place, bool entered);
+  /// Fails the group, whose members wait for this rank, and skips the tickets. Returns the group's error.
+  Status forfeit(std::uint64_t ticket, std::uint64_t many, const Status& why);
   /// Waits for the turn of `many` unused tickets from `ticket` on and passes it on.
-  void skip(std::uint64_t ticket, std::uint64_t many = 1) {
+  void skip(std::uint64_t ticket, std::uint64_t many) {
     wait_patiently(turn_, ticket);
     pass(ticket + many);
   }
-
-  /// Skips a ticket whose turn may take long to come, on a thread of its own. The group outlives that
-  /// thread's work.
+  /// Skips a ticket whose turn may be far away, on a thread of its own. The group outlives that thread's
+  /// work.
   void skip_aside(std::uint64_t ticket);
+  static constexpr std::uint64_t kNoPlace = ~std::uint64_t{0};
 
-  /// Set by whichever comes first: an operation that waits in a stream begins, or is given up.
-  using Begun = std::shared_ptr<std::atomic<bool>>;
-  /// Calls f() on a stream's thread. f passes a turn on, after which the group may be closed; await_rest()
-  /// waits until f has returned.
-  template <class F>
-  Status inside(F&& f) {
-    struct Count {
-      std::atomic<int>& n;
-      explicit Count(std::atomic<int>& c) : n(c) { n.fetch_add(1, std::memory_order_relaxed); }
-      ~Count() { n.fetch_sub(1, std::memory_order_release); }  // pairs with await_rest()
-    } const count(inside_);  // before its ticket ends, which is a release; nothing of this is accessed after
-    return f();
-  }
-  /// The outcome of the host's part of an operation that its stream reaches too late: the group may be gone
-  /// by then.
-  static Status given_up() {
-    return {Reason::revoked, "the operation was given up before its stream came to it"};
-  }
-  /// Called if a stream fails before it reaches an operation: passes the turn on and fails the group, since
-  /// its members wait for this rank.
-  void forgo(std::uint64_t ticket, std::uint64_t many, const Status& why) {
-    (void)inside([&] {
-      (void)detector_.fail(why);
-      skip(ticket, many);
-      return Status();
-    });
-  }
-
-  /// Takes a ticket and a place and enqueues f on a host stream, as one step; the stream calls f with the
-  /// entry, for an operation that then enters a device stream.
-  template <class F>
-  std::shared_ptr<WorkState> enqueue_entry(Stream& host, F&& f) {
-    std::lock_guard lock(submit_mutex_);
-    const Entry entry{take_ticket(), entries_.take(false)};
-    try {
-      return host.enqueue(
-          [this, entry, f = std::forward<F>(f)]() -> Status { return inside([&] { return f(entry); }); });
-    } catch (const std::exception&) {
-      forgo(entry.ticket, 1, no_memory());
-      throw;
-    }
-  }
-
-  /// Takes `many` tickets and enqueues f on the stream, as one step; the stream calls f with the
-  /// first ticket.
-  template <class F>
-  std::shared_ptr<WorkState> enqueue(std::uint64_t many, Stream& stream, F&& f) {
-    // A host stream accepts the work or throws; a device stream may accept it and never reach it.
-    const Begun begun = stream.gpu() ? std::make_shared<std::atomic<bool>>(false) : nullptr;
-    std::lock_guard lock(submit_mutex_);
-    if (begun) entries_.await_calls();  // operations with lower tickets enter this stream first
-    const std::uint64_t ticket = take_ticket(many);
-    std::shared_ptr<WorkState> work;
-    try {
-      work = stream.enqueue([this, ticket, begun, f = std::forward<F>(f)]() -> Status {
-        if (begun && begun->exchange(true)) return given_up();
-        return inside([&] { return f(ticket); });
-      });
-    } catch (const std::exception&) {
-      if (!begun || !begun->exchange(true)) forgo(ticket, many, no_memory());
-      throw;
-    }
-    if (!begun) return work;
-    if (work->done() && !work->outcome().ok() && !begun->exchange(true)) forgo(ticket, many, work->outcome());
-    try {
-      stream.last()->then([this, begun, ticket, many, work](const Status& passed) {
-        if (passed.ok()) return;
-        // Once the operation has begun, its group may be destroyed, and this object with it.
-        if (!begun->exchange(true)) forgo(ticket, many, passed);
-        work->complete(passed);
-      });
-    } catch (const std::exception&) {  // no one would notice a stream that fails before it reaches the work
-      if (!begun->exchange(true)) forgo(ticket, many, no_memory());
-      throw;
-    }
-    return work;
-  }
-
-  /// Whether some tickets are not done.
-  bool busy() const { return load(turn_) != tickets_.load(std::memory_order_acquire); }
-  /// Returns when all tickets taken so far are done and no call of inside() is running.
-  void await_rest() {
-    wait_patiently(turn_, tickets_.load(std::memory_order_acquire));
-    while (inside_.load(std::memory_order_acquire) > 0) std::this_thread::yield();
-  }
+  /// Reads again when watchers are due and which table is valid, after these may have changed.
+  void refresh() { due_ = watchers_.due(), table_ = planner_.table(); }
 
  private:
   void await(std::uint64_t ticket);
-  void complete_beside(GpuPending&, std::uint64_t next);
-  /// begin() of a group that has failed, or with OURO_FAULT.
-  Status begin_with_care(const Plan&, std::uint64_t ticket);
+  void complete_among(GpuPending&, std::uint64_t next);
 
   FailureDetector& detector_;
   OperationWaiter& waiter_;  // of the operation whose turn it is
   GroupRecord& record_;
-  Faults* const faults_;
-  const bool parts_;
+  const Planner& planner_;
+  Wiring& wiring_;
+  OperationWatchers& watchers_;
   std::atomic<GpuPending*> in_streams_{nullptr};  // set before the first of them takes its turn
+  std::uint64_t due_ = 0;                         // watchers are due from this ticket on
+  std::uint32_t table_ = 0;                       // of valid plans
+  Plan again_;  // of the operation whose turn it is, if it was planned again
   std::mutex submit_mutex_;
   EntryOrder entries_;
   std::atomic<std::uint64_t> tickets_{0};
   Counter turn_{};              // tickets that are done
-  std::atomic<int> inside_{0};  // stream threads that may still access this after the end of their tickets
+  std::atomic<int> inside_{0};  // threads of streams that are inside a turn
 };
 
 }  // namespace ouro::rt

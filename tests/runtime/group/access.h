@@ -87,7 +87,7 @@ struct TestAccess {
     g.planner_.select_by(std::make_unique<Selector>(rules, g.size(), g.members_.hosts(), true,
                                                     StreamLimits::uniform(~std::size_t{0}),
                                                     PostRules{.ring = ring}, ""));
-    g.host_.look_again();
+    g.sequencer_.refresh();
     return {};
   }
   /// From now on this rank of the group uses `record` as its cost model, watches its operations, and calls
@@ -98,7 +98,7 @@ struct TestAccess {
     g.adaptation_.probe_ = std::move(probe);
     g.adaptation_.watches_ = true, g.adaptation_.due_ = 64;
     g.planner_.reckon_with(*g.context_, record);
-    g.host_.look_again();
+    g.sequencer_.refresh();
     return {};
   }
   /// Simulates that this rank, the first one, has adopted a new record that no other member has read yet.
