@@ -39,7 +39,7 @@ class Turn {
     std::swap(entered_, from.entered_);
     return *this;
   }
-  ~Turn() {
+  [[gnu::always_inline]] inline ~Turn() {
     if (sequencer_) sequencer_->abandon(ticket_, many_, place_, entered_);
   }
 
@@ -59,7 +59,7 @@ class Turn {
 
   /// Waits for the turn and enters the operation, after which others can see it. leave() follows in any case.
   /// Errors: that of the group, those of planning, those of the watchers (OperationWatchers::began).
-  Status enter(const Plan& plan) {
+  [[gnu::always_inline]] inline Status enter(const Plan& plan) {
     sequencer_->await_turn(ticket_);
     entered_ = true;
     plain_ = sequencer_->is_plain(plan, ticket_);
@@ -69,7 +69,7 @@ class Turn {
   }
   /// Ends the operation and passes the turn on. A failure becomes the group's, unless it leaves the group
   /// usable. Returns the outcome. `in_stream`: the operation has been put into a stream and ends there.
-  Status leave(Status outcome, bool in_stream = false) {
+  [[gnu::always_inline]] inline Status leave(Status outcome, bool in_stream = false) {
     Sequencer& s = *std::exchange(sequencer_, nullptr);
     if (!plain_ || !outcome.ok() || in_stream || place_ != Sequencer::kNoPlace || !s.settled()) [[unlikely]]
       return s.leave_with_care(ticket_ + many_, place_, in_stream, std::move(outcome));
@@ -84,13 +84,13 @@ class Turn {
   ///   damage(InFlight&, Status request)   the same, for OURO_FAULT: damages what this rank sends.
   /// An exception is an outcome: resource.
   template <class Carrier>
-  Status carry(const Plan& plan, Carrier&& carrier) {
+  [[gnu::always_inline]] inline Status carry(const Plan& plan, Carrier&& carrier) {
     Status outcome = enter_and_move(plan, carrier);
     return leave(std::move(outcome), std::decay_t<Carrier>::kInStream);
   }
   /// carry() without leave().
   template <class Carrier>
-  Status enter_and_move(const Plan& plan, Carrier& carrier) {
+  [[gnu::always_inline]] inline Status enter_and_move(const Plan& plan, Carrier& carrier) {
     Status outcome = enter(plan);
     InFlight& in_flight = sequencer_->in_flight();
     try {
