@@ -101,7 +101,7 @@ class Site {
 };
 
 /// What a step does with a sum: keep it in the accumulator, pass it on wide, or store it into the output.
-inline constexpr std::uint32_t kKept = kKeep, kPassed = kSend | kWideOut, kStored = kStore;
+inline constexpr std::uint32_t kKept = kKeep, kPassed = kSend | kPartialOut, kStored = kStore;
 
 /// The partial sum of one chunk on a rank: its input alone, or what it has accumulated.
 template <class Listener>
@@ -111,7 +111,7 @@ class Sum {
       : step_(step), chunk_(chunk), mine_(kept ? std::uint32_t{kAcc} : std::uint32_t{kInput}) {}
   /// Adds the incoming value and leaves the sum: kKept, kPassed, kStored, or kStored | kSend.
   void add(int from, std::uint32_t leave, int to = kNobody) {
-    step_(Step{kRecv | kWideIn | mine_ | leave, chunk_, from, (leave & kSend) != 0 ? to : kNobody});
+    step_(Step{kRecv | kPartialIn | mine_ | leave, chunk_, from, (leave & kSend) != 0 ? to : kNobody});
     if (leave == kKept) mine_ = kAcc;
   }
   /// Adds the inputs of all other ranks of my host and leaves the sum.

@@ -16,24 +16,25 @@ struct Place {
 };
 
 /// What a step does, as bits. A value enters (receive, posted) and/or is mine (input, accumulator, result);
-/// where both exist, they are reduced. Then the value leaves (store, keep, send, post, multicast). *Wide*
-/// values are in the accumulation type and not rounded; *narrow* ones are in the element type.
+/// where both exist, they are reduced. Then the value leaves (store, keep, send, post, multicast). A value is
+/// a *partial sum*, not rounded yet, or of the element type. How partial sums travel is up to the operation's
+/// wire format (kernels/arith/wire.h): *wide*, in the accumulation type; all else travels *narrow*.
 enum Verb : std::uint32_t {
   kRecv = 1u << 0,    // take the next message of the link from `from`
   kPosted = 1u << 1,  // take chunk `at` of the staging buffer of `from`; kEveryone: fold all n in rank order
   kInput = 1u << 2,   // mine: chunk of my input
-  kAcc = 1u << 3,     // mine: my accumulator of this chunk (wide)
-  kResult = 1u << 4,  // mine: chunk of my output (narrow)
-  kKeep = 1u << 5,    // leave the value in the accumulator (wide)
+  kAcc = 1u << 3,     // mine: my accumulator of this chunk, a partial sum
+  kResult = 1u << 4,  // mine: chunk of my output
+  kKeep = 1u << 5,    // leave the value in the accumulator
   kStore = 1u << 6,   // round, finish (avg divides) and leave the value in the output
   kSend = 1u << 7,    // send the value to `to`
   kPost = 1u << 8,    // put `span` chunks, from `chunk` on, into my staging buffer, and publish them
-  kMulticast = 1u << 9,  // store the value into the output of every rank (needs registered outputs)
-  kBarrier = 1u << 10,   // wait until all ranks have reached this step
-  kWideIn = 1u << 11,    // the incoming value is wide
-  kWideOut = 1u << 12,   // the sent value is wide
-  kRelease = 1u << 13,   // the oldest round still open has been read: its slots may be reused
-  kAfter = 1u << 14,     // the incoming value is the second operand of the reduction, after mine
+  kMulticast = 1u << 9,    // store the value into the output of every rank (needs registered outputs)
+  kBarrier = 1u << 10,     // wait until all ranks have reached this step
+  kPartialIn = 1u << 11,   // the incoming value is a partial sum
+  kPartialOut = 1u << 12,  // the sent value is a partial sum
+  kRelease = 1u << 13,     // the oldest round still open has been read: its slots may be reused
+  kAfter = 1u << 14,       // the incoming value is the second operand of the reduction, after mine
 };
 
 inline constexpr int kNobody = -1, kEveryone = -2;
@@ -55,42 +56,44 @@ OURO_HD constexpr Step send_result(int c, int to) { return {kResult | kSend, c, 
 OURO_HD constexpr Step recv(int c, int from) { return {kRecv | kStore, c, from}; }
 OURO_HD constexpr Step forward(int c, int from, int to) { return {kRecv | kStore | kSend, c, from, to}; }
 OURO_HD constexpr Step copy(int c) { return {kInput | kStore, c}; }
-/// Sends my input, widened: the first contribution to a reduction.
-OURO_HD constexpr Step send_widened(int c, int to) { return {kInput | kSend | kWideOut, c, kNobody, to}; }
-OURO_HD constexpr Step send_partial(int c, int to) { return {kAcc | kSend | kWideOut, c, kNobody, to}; }
+/// Sends my input as a partial sum: the first contribution to a reduction.
+OURO_HD constexpr Step send_widened(int c, int to) { return {kInput | kSend | kPartialOut, c, kNobody, to}; }
+OURO_HD constexpr Step send_partial(int c, int to) { return {kAcc | kSend | kPartialOut, c, kNobody, to}; }
 OURO_HD constexpr Step reduce_forward(int c, int from, int to) {
-  return {kRecv | kWideIn | kInput | kSend | kWideOut, c, from, to};
+  return {kRecv | kPartialIn | kInput | kSend | kPartialOut, c, from, to};
 }
-OURO_HD constexpr Step reduce_keep(int c, int from) { return {kRecv | kWideIn | kInput | kStore, c, from}; }
+OURO_HD constexpr Step reduce_keep(int c, int from) {
+  return {kRecv | kPartialIn | kInput | kStore, c, from};
+}
 OURO_HD constexpr Step reduce_keep_forward(int c, int from, int to) {
-  return {kRecv | kWideIn | kInput | kStore | kSend, c, from, to};
+  return {kRecv | kPartialIn | kInput | kStore | kSend, c, from, to};
 }
-/// Reduces the incoming value with my input and leaves the result, wide, in the accumulator.
+/// Reduces the incoming value with my input and leaves the partial sum in the accumulator.
 OURO_HD constexpr Step accumulate_input(int c, int from, double weight = 1) {
-  return {kRecv | kWideIn | kInput | kKeep, c, from, kNobody, 0, 1, weight};
+  return {kRecv | kPartialIn | kInput | kKeep, c, from, kNobody, 0, 1, weight};
 }
 /// Reduces the incoming value with the accumulator and leaves the result there.
 OURO_HD constexpr Step accumulate(int c, int from, double weight = 1) {
-  return {kRecv | kWideIn | kAcc | kKeep, c, from, kNobody, 0, 1, weight};
+  return {kRecv | kPartialIn | kAcc | kKeep, c, from, kNobody, 0, 1, weight};
 }
 OURO_HD constexpr Step accumulate_store(int c, int from) {
-  return {kRecv | kWideIn | kAcc | kStore, c, from};
+  return {kRecv | kPartialIn | kAcc | kStore, c, from};
 }
 /// Reduces the accumulator with the incoming value, in this order; `leave` is kKeep or kStore. Host only,
 /// like the next two.
 constexpr Step append(int c, int from, std::uint32_t leave) {
-  return {kRecv | kWideIn | kAcc | kAfter | leave, c, from};
+  return {kRecv | kPartialIn | kAcc | kAfter | leave, c, from};
 }
 /// Reduces the accumulator with my input, in this order.
 constexpr Step append_input(int c, std::uint32_t leave) { return {kAcc | kInput | leave, c}; }
 /// Leaves the incoming value in the accumulator.
-constexpr Step keep_received(int c, int from) { return {kRecv | kWideIn | kKeep, c, from}; }
+constexpr Step keep_received(int c, int from) { return {kRecv | kPartialIn | kKeep, c, from}; }
 /// Leaves my input, widened, in the accumulator.
 OURO_HD constexpr Step keep(int c) { return {kInput | kKeep, c}; }
 /// Rounds and finishes the accumulator into the output.
 OURO_HD constexpr Step store(int c) { return {kAcc | kStore, c}; }
 /// Rounds and finishes my own input into the output: a reduction over one rank.
-OURO_HD constexpr Step store_input(int c) { return {kInput | kStore | kWideIn, c}; }
+OURO_HD constexpr Step store_input(int c) { return {kInput | kStore | kPartialIn, c}; }
 
 // Staging buffers: every rank of a host can read what a rank posts (a staged copy, or a registered buffer in
 // place). A rank posts at most twice in a round: first inputs (post), then results (post_result). Chunk
@@ -104,11 +107,11 @@ OURO_HD constexpr Step post_result(int c) { return {kResult | kPost, c}; }
 /// Folds chunk c of all n inputs, in rank order, in the accumulation type; rounds once; stores. The others'
 /// inputs are read from their staging buffers, mine from my input buffer.
 OURO_HD constexpr Step reduce_posted(int c, int at) {
-  return {kPosted | kWideIn | kStore, c, kEveryone, kNobody, at};
+  return {kPosted | kPartialIn | kStore, c, kEveryone, kNobody, at};
 }
 /// As reduce_posted, but stores directly into the output of every rank.
 OURO_HD constexpr Step reduce_multicast(int c, int at) {
-  return {kPosted | kWideIn | kMulticast, c, kEveryone, kNobody, at};
+  return {kPosted | kPartialIn | kMulticast, c, kEveryone, kNobody, at};
 }
 /// Copies chunk `at` of the inputs posted by `from` into my output chunk c.
 OURO_HD constexpr Step fetch(int c, int from, int at) { return {kPosted | kStore, c, from, kNobody, at}; }

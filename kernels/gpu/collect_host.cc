@@ -117,10 +117,11 @@ Launch hop(const HopArgs& a, int multiprocessors) {
   const std::size_t size = size_of(a.dtype);
   if (only_moves(a)) {
     const bool wide = a.incoming != nullptr ? a.incoming_wide : a.mine_wide;
-    return launch(k.hop_move, a.count * (wide ? wide_bytes(a.dtype, a.op) : size), 1, multiprocessors);
+    return launch(k.hop_move, a.count * (wide ? arith::accumulator_bytes(a.dtype, a.op) : size), 1,
+                  multiprocessors);
   }
   assert(applies(a.op, a.dtype));
-  const std::size_t acc = wide_bytes(a.dtype, a.op);
+  const std::size_t acc = arith::accumulator_bytes(a.dtype, a.op);
   const bool is_whole = whole(a.incoming, a.incoming_wide ? acc : size) &&
                         whole(a.mine, a.mine_wide ? acc : size) && whole(a.store, size) &&
                         whole(a.keep, acc) && whole(a.send, a.send_wide ? acc : size);

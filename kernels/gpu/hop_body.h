@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/arith/cases.h"
+#include "kernels/arith/wire.h"
 #include "kernels/gpu/collect.h"
 #include "kernels/gpu/sweep.h"
 
@@ -18,26 +19,12 @@ OURO_HD bool only_moves(const HopArgs& a) {
   return wide ? a.store == nullptr : a.keep == nullptr;
 }
 
-struct WideBytes {
-  std::size_t& bytes;
-  template <class R>
-  OURO_HD void operator()() const {
-    bytes = sizeof(typename R::Acc);
-  }
-};
-/// Bytes of a partial result: kernels::accumulator_bytes, available in device code too.
-OURO_HD std::size_t wide_bytes(DType t, OpKind op) {
-  std::size_t bytes = 0;
-  arith::with_reduction(t, op, WideBytes{bytes});
-  return bytes;
-}
-
 template <class Block>
 OURO_HD void hop_move(const HopArgs& a, const Block& at) {
   if (stopped(a.stop)) return;
   const std::byte* const from = a.incoming != nullptr ? a.incoming : a.mine;
   const bool wide = a.incoming != nullptr ? a.incoming_wide : a.mine_wide;
-  const std::uint64_t bytes = a.count * (wide ? wide_bytes(a.dtype, a.op) : bytes_of(a.dtype));
+  const std::uint64_t bytes = a.count * (wide ? arith::accumulator_bytes(a.dtype, a.op) : bytes_of(a.dtype));
   std::byte* const to[] = {a.store, a.keep, a.send};
   std::uintptr_t differ = 0;
   OURO_UNROLL
@@ -183,7 +170,7 @@ struct HopGeneric {
 template <class Block>
 OURO_HD void hop_generic(const HopArgs& a, const Block& at) {
   if (stopped(a.stop)) return;
-  const std::uint64_t bytes = a.count * wide_bytes(a.dtype, a.op);
+  const std::uint64_t bytes = a.count * arith::accumulator_bytes(a.dtype, a.op);
   share_out(
       at, 1, 1, true, [&](int) { return bytes; },
       [&](int, const Share<Block>& share) {

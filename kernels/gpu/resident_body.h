@@ -158,7 +158,7 @@ class Resident : private ResidentRounds<Block> {
     const Extent out = s.verb & flow::kStore ? cut_.out(s.chunk) : Extent{};
     const Extent in = s.verb & flow::kInput ? cut_.in(s.chunk) : out;
     const std::byte* const source = s.verb & flow::kInput ? in_at(in) : acc_at(s.chunk);
-    if (s.verb & flow::kStore && s.verb & flow::kInput && !(s.verb & flow::kWideIn)) {
+    if (s.verb & flow::kStore && s.verb & flow::kInput && !(s.verb & flow::kPartialIn)) {
       copy_bytes(b_, out_at(out), nullptr, source, out.count * numbers_.element());
     } else {
       ResidentJob job = job_of(in.count);
@@ -211,7 +211,7 @@ class Resident : private ResidentRounds<Block> {
     // A pure forward of a reduction neither stores nor has an output here: its size is that of the input.
     const Extent in =
         s.verb & flow::kInput || !(s.verb & (flow::kStore | flow::kResult)) ? cut_.in(s.chunk) : out;
-    const bool wide_in = (s.verb & flow::kWideIn) != 0, wide_out = (s.verb & flow::kWideOut) != 0;
+    const bool wide_in = (s.verb & flow::kPartialIn) != 0, wide_out = (s.verb & flow::kPartialOut) != 0;
     if (!receives && s.verb & flow::kResult)
       return copy_bytes(b_, slot, nullptr, out_at(out), out.count * elem);
     if (!receives && acc)

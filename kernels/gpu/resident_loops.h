@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/arith/reduce.h"
+#include "kernels/arith/wire.h"
 #include "kernels/gpu/access.h"
 #include "runtime/core/hd.h"
 #include "runtime/core/types.h"
@@ -303,17 +304,10 @@ OURO_HD_OUTLINE void reduce_type(const Block& b, OpKind op, const ResidentJob& j
   }
 }
 
-/// Bytes of one accumulator.
-OURO_HD constexpr std::uint64_t accumulator_size(DType t, OpKind op) {
-  if (op == OpKind::max || op == OpKind::min) return size_of(t);
-  if (is_float(t)) return size_of(t) < 4 ? 4 : size_of(t);
-  if (op == OpKind::avg) return size_of(t) < 8 ? 8 : 16;
-  return size_of(t);
-}
 template <DType kType, OpKind kOp>
 constexpr bool accumulator_agrees() {
   if constexpr (applies(kOp, kType))
-    return accumulator_size(kType, kOp) == sizeof(typename arith::ReductionFor<kType, kOp>::Acc);
+    return arith::accumulator_bytes(kType, kOp) == sizeof(typename arith::ReductionFor<kType, kOp>::Acc);
   else
     return true;
 }
@@ -335,7 +329,9 @@ struct Cold {
   OpKind op;
   bool moves;
   OURO_HD std::uint64_t element() const { return size_of(dtype); }
-  OURO_HD std::uint64_t accumulator() const { return moves ? element() : accumulator_size(dtype, op); }
+  OURO_HD std::uint64_t accumulator() const {
+    return moves ? element() : arith::accumulator_bytes(dtype, op);
+  }
   template <class Block>
   OURO_HD_OUTLINE void reduce(const Block& b, const ResidentJob& job) const {
     switch (dtype) {

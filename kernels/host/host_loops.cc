@@ -108,14 +108,6 @@ void add_input(Job& job, const Reduction& r, const void* const* in) {
 
 }  // namespace
 
-std::size_t accumulator_bytes(DType t, OpKind op) {
-  const bool small_float = is_float(t) && size_of(t) < 4;
-  if (op == OpKind::max || op == OpKind::min) return size_of(t);
-  if (small_float) return sizeof(float);
-  if (op == OpKind::avg && !is_float(t)) return size_of(t) < 8 ? 8 : 16;
-  return size_of(t);
-}
-
 void widen(const Reduction& r, void* acc, const void* in, std::size_t count) {
   Job job = job_of(r, acc, true, count);
   add_input(job, r, &in);

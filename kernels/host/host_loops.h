@@ -4,13 +4,12 @@
 #include <cstddef>
 #include <span>
 
+#include "kernels/arith/wire.h"
 #include "runtime/core/types.h"
 
 namespace ouro::kernels {
 
-/// Size of a partial result, in bytes per element. Its type is the element type, or fp32 for 16- and 8-bit
-/// floats (sum, prod, avg, premulsum), or a 64-bit or 128-bit integer for avg of integers.
-std::size_t accumulator_bytes(DType, OpKind);
+using arith::accumulator_bytes;
 
 /// A reduction over `ranks` contributions. `premul` is this rank's own factor (premulsum only).
 struct Reduction {

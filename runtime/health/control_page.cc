@@ -58,7 +58,7 @@ std::string Signature::text() const {
                               : flags & kFused ? " batch"
                                                : "",
                               name(static_cast<DType>(what >> 8 & 0xff)));
-  if (traits_of(c).reduces_all()) s += fmt::format(", {}", name(static_cast<OpKind>(what >> 16 & 0xff)));
+  if (traits_of(c).reduces_all()) s += fmt::format(", {}", name(static_cast<OpKind>(what >> 16 & kOpMask)));
   s += flags & (kUneven | kFused) ? fmt::format(", counts #{:08x}", static_cast<std::uint32_t>(count))
                                   : fmt::format(", count {}", count);
   if (traits_of(c).rooted()) s += fmt::format(", root {}", what >> 32 & ((1u << kRootBits) - 1));

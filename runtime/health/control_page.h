@@ -19,7 +19,7 @@ namespace ouro::rt {
 
 /// What ranks must agree on in one operation: two words, so that peers can read and print all of it.
 struct Signature {
-  /// collective | dtype << 8 | op << 16 | flags << 24 | root << 32 | how << kHowShift
+  /// collective | dtype << 8 | op << 16 | wire << kWireShift | flags << 24 | root << 32 | how << kHowShift
   std::uint64_t what = 0;
   std::uint64_t count = 0;  ///< elements, in the collective's unit; v-forms and batches: a hash of the counts
 
@@ -31,9 +31,14 @@ struct Signature {
   static constexpr int kRootBits = 24, kHowShift = 56;
   static constexpr std::uint8_t kZeroCopy = 32, kPull = 64, kRing = 128;
 
-  static Signature of(Collective c, DType t, OpKind op, std::uint8_t flags, int root, std::uint64_t count) {
+  /// `wire`: the format of partial sums (kernels/arith/wire.h), below 16.
+  static constexpr int kWireShift = 20, kOpMask = 15;
+
+  static Signature of(Collective c, DType t, OpKind op, std::uint8_t wire, std::uint8_t flags, int root,
+                      std::uint64_t count) {
     return {static_cast<std::uint64_t>(c) | static_cast<std::uint64_t>(t) << 8 |
-                static_cast<std::uint64_t>(op) << 16 | static_cast<std::uint64_t>(flags) << 24 |
+                static_cast<std::uint64_t>(op) << 16 | static_cast<std::uint64_t>(wire) << kWireShift |
+                static_cast<std::uint64_t>(flags) << 24 |
                 static_cast<std::uint64_t>(static_cast<std::uint32_t>(root)) << 32,
             count};
   }

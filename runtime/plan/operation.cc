@@ -183,6 +183,12 @@ bool moves_nothing(const Operation& o, int rank, int size) {
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0}) == 0;
 }
 
+arith::Wire wire_of(const Operation& o, int rank) {
+  if (o.collective == Collective::barrier) return arith::Wire::moving(1);
+  const DType t = o.dtype(rank);
+  return o.reduces() ? arith::Wire::reducing(t, o.op.kind) : arith::Wire::moving(size_of(t));
+}
+
 Signature signature(const Operation& o, int rank, int size, bool canonical, int algorithm) {
   const auto flags = static_cast<std::uint8_t>(
       (canonical && o.reduces() ? Signature::kCanonical : 0) | (o.uneven ? Signature::kUneven : 0) |
@@ -197,8 +203,8 @@ Signature signature(const Operation& o, int rank, int size, bool canonical, int 
     for (const Segment& s : o.segments) counts.push_back(s.count);
     count = hash(counts);
   }
-  return Signature::of(o.collective, o.dtype(rank), o.reduces() ? o.op.kind : OpKind::sum, flags, o.root,
-                       count);
+  return Signature::of(o.collective, o.dtype(rank), o.reduces() ? o.op.kind : OpKind::sum,
+                       wire_of(o, rank).code(), flags, o.root, count);
 }
 
 Status check(const Operation& o, int rank, int size) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/arith/wire.h"
 #include "runtime/core/collectives.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
@@ -116,6 +117,8 @@ bool depend(std::span<const Operation* const>, int rank);
 std::size_t unit_count(const Operation&, int rank, int size);
 /// Whether no data moves, on this and all other ranks that pass the same arguments.
 bool moves_nothing(const Operation&, int rank, int size);
+/// How its values travel between ranks.
+arith::Wire wire_of(const Operation&, int rank);
 /// The arguments that peers must agree on. `algorithm`: index + 1 of a forced algorithm, or 0.
 Signature signature(const Operation&, int rank, int size, bool canonical, int algorithm);
 /// The device, as stated by the caller, of the buffer that is used on all ranks.

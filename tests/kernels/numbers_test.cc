@@ -169,6 +169,18 @@ TEST(Accumulators, HaveTheAdvertisedSize) {
   EXPECT_EQ(accumulator_bytes(DType::i8, OpKind::avg), 8u);
 }
 
+TEST(Wire, BytesOfMessagesFollowFromTheFormat) {
+  const arith::Wire sums = arith::Wire::reducing(DType::bf16, OpKind::sum);
+  EXPECT_EQ(sums.bytes(true, 3), 12u) << "partial sums are fp32";
+  EXPECT_EQ(sums.bytes(false, 3), 6u);
+  EXPECT_EQ(sums.capacity(1024), 256u) << "whatever a message carries, it fits";
+  const arith::Wire moved = arith::Wire::moving(2);
+  EXPECT_EQ(moved.bytes(false, 3), 6u);
+  EXPECT_EQ(moved.capacity(1024), 512u);
+  EXPECT_NE(sums.code(), moved.code());
+  EXPECT_EQ(arith::Wire::reducing(DType::u64, OpKind::avg).capacity(1024), 64u);
+}
+
 /// The reference is compiled for this processor too; this digest was computed on x86-64.
 TEST_P(Numbers, BitsAreThoseOfEveryProcessor) {
   const std::size_t count = 4099;

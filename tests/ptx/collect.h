@@ -55,7 +55,7 @@ inline Extents extents_of(const FusedArgs& a) {
 inline Extents extents_of(const HopArgs& a) {
   Extents all;
   const std::uint64_t narrow = a.count * size_of(a.dtype),
-                      wide = a.count * collect::wide_bytes(a.dtype, a.op);
+                      wide = a.count * arith::accumulator_bytes(a.dtype, a.op);
   add(all, a.incoming, a.incoming_wide ? wide : narrow);
   add(all, a.mine, a.mine_wide ? wide : narrow);
   add(all, a.store, narrow);

@@ -173,8 +173,8 @@ class Clock {
 
   bool exchange(Class& me, const Op& op) {
     const auto has = [&](std::uint32_t verbs) { return (op.verb & verbs) != 0; };
-    const double in_bytes = s_.chunk_bytes * (has(kWideIn) ? s_.wide_ratio : 1);
-    const double out_bytes = s_.chunk_bytes * (has(kWideOut) ? s_.wide_ratio : 1);
+    const double in_bytes = s_.chunk_bytes * (has(kPartialIn) ? s_.wide_ratio : 1);
+    const double out_bytes = s_.chunk_bytes * (has(kPartialOut) ? s_.wide_ratio : 1);
     Link* in = op.in < 0 ? nullptr : &links_[index(op.in)];
     Link* out = op.out < 0 ? nullptr : &links_[index(op.out)];
     if (in && in->taken == in->sent) return false;

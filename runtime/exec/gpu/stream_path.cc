@@ -75,19 +75,19 @@ class StreamFlow {
         team_(path.team_),
         words_(*path.arrivals_.words()),
         op_(plan.op),
+        wire_(wire_of(plan.op, team_.rank)),
         stream_(stream.get()),
         partition_(plan.op, team_.rank, team_.size),
         sent_(static_cast<std::size_t>(team_.size)),
         received_(static_cast<std::size_t>(team_.size)) {
-    elem_ = op_.collective == Collective::barrier ? 1 : size_of(op_.dtype(team_.rank));
-    acc_ = op_.reduces() ? kernels::accumulator_bytes(op_.dtype(team_.rank), op_.op.kind) : elem_;
+    elem_ = wire_.element;
     pairs_ = op_.uneven && op_.collective == Collective::all_to_all;
   }
 
   template <class Flow>
   Status run() {
     const std::size_t slot = copies_ ? path_.copy_slot_bytes() : slot_bytes(team_.size);
-    const std::size_t capacity = slot / std::max(elem_, acc_);
+    const std::size_t capacity = wire_.capacity(slot);
     const auto chunks = static_cast<std::size_t>(Flow{}.chunks({team_.rank, team_.size, op_.root, 1}));
     partition_.cut(static_cast<int>(chunks), capacity, Flow::kPipelined,
                    std::max<std::size_t>(1, kBoundary / elem_));
@@ -111,7 +111,7 @@ class StreamFlow {
 
  private:
   std::byte* accumulator(int chunk) const {
-    return scratch_ + (pipelined_ ? 0 : static_cast<std::size_t>(chunk)) * capacity_ * acc_;
+    return scratch_ + (pipelined_ ? 0 : static_cast<std::size_t>(chunk)) * capacity_ * wire_.accumulator;
   }
   const std::byte* in_at(Extent x) const {
     return static_cast<const std::byte*>(op_.in.data) + x.offset * elem_;
@@ -136,8 +136,8 @@ class StreamFlow {
     a.weight = s.weight;
     a.stop = path_.arrivals_.stop_word();
     a.count = count;
-    a.incoming_wide = s.verb & flow::kWideIn && receives;
-    a.send_wide = s.verb & flow::kWideOut;
+    a.incoming_wide = s.verb & flow::kPartialIn && receives;
+    a.send_wide = s.verb & flow::kPartialOut;
     if (s.verb & flow::kAcc) {
       a.mine = accumulator(s.chunk);
       a.mine_wide = true;
@@ -179,7 +179,7 @@ class StreamFlow {
     if (copies_)
       OURO_TRY(copy(a));
     else
-      OURO_TRY(!receives && (s.verb & flow::kWideIn) ? finish(a) : move(a));
+      OURO_TRY(!receives && (s.verb & flow::kPartialIn) ? finish(a) : move(a));
     return enqueue(after, stream_);
   }
 
@@ -219,11 +219,12 @@ class StreamFlow {
   GpuTeam& team_;
   const GpuWords& words_;
   const Operation& op_;
+  const arith::Wire wire_;
   gpu::Stream stream_, beside_;
   Partition partition_;
   int round_ = 0;                             // the one at hand, where the flow is called once a round
   std::vector<std::size_t> sent_, received_;  // slots of this operation; each begins again with slot 0
-  std::size_t elem_ = 1, acc_ = 1, capacity_ = 1;
+  std::size_t elem_ = 1, capacity_ = 1;
   std::byte* scratch_ = nullptr;
   bool pairs_ = false, pipelined_ = false;
 };

@@ -21,7 +21,7 @@ void Chunks::fold(std::byte* out, std::size_t count) const {
 
 void Chunks::local(const flow::Step& s) const {
   const Extent from = in(s.chunk), to = out(s.chunk);
-  if (s.verb & flow::kWideIn) {  // a reduction over one rank
+  if (s.verb & flow::kPartialIn) {  // a reduction over one rank
     const void* const source = in_at(from);
     kernels::fold(plan.reduction, out_at(to), {&source, 1}, {&plan.reduction.premul, 1}, to.count);
   } else if (op.blocks()) {

@@ -75,15 +75,15 @@ FlowPlan plan_flow(const Operation& op, flow::Algorithm algorithm, const Choice&
     part.staging.built_in = choice.built_in;
     capacity = part.staging.on == StagingUse::On::arrival ? longest : part.staging.stride / plan.elem;
   } else {
-    capacity = slots.link / kLine * kLine / std::max(plan.elem, plan.acc_bytes);
+    capacity = plan.wire.capacity(slots.link / kLine * kLine);
   }
   // Chunks are whole cache lines, so that pieces of different ranks do not share a line, and rounds are of
   // equal size.
   part.cut.cut(flow.chunks, std::max<std::size_t>(1, capacity), flow.pipelined,
                std::max<std::size_t>(1, kLine / plan.elem));
   if (flow.keeps)
-    part.accumulators =
-        static_cast<std::size_t>(flow.pipelined ? 1 : flow.chunks) * part.cut.capacity() * plan.acc_bytes;
+    part.accumulators = static_cast<std::size_t>(flow.pipelined ? 1 : flow.chunks) * part.cut.capacity() *
+                        plan.wire.accumulator;
   return part;
 }
 
@@ -126,7 +126,7 @@ std::shared_ptr<const ExecutionPlan> make_execution_plan(const Plan& from, const
   plan->reduces = op.reduces();
   plan->reduction = reduction_of(op, t, members.size());
   if (plan->reduces) plan->fold = kernels::Fold(plan->reduction);
-  plan->acc_bytes = plan->reduces ? kernels::accumulator_bytes(t, plan->reduction.op) : plan->elem;
+  plan->wire = wire_of(op, members.rank());
 
   const auto part = [&](flow::Algorithm a, bool streams) {
     FlowPlan made = plan_flow(op, a, choice, *plan, members, slots);

@@ -3,6 +3,7 @@
 #pragma once
 #include <memory>
 
+#include "kernels/arith/wire.h"
 #include "kernels/host/host_loops.h"
 #include "runtime/exec/host/wiring.h"
 #include "runtime/plan/in_flight.h"
@@ -54,8 +55,9 @@ struct SingleRound {
 struct ExecutionPlan {
   HostRun run = nullptr;  ///< run_by_reference, a single round, or the run of one of the flows below
   kernels::Reduction reduction;
-  kernels::Fold fold;                   ///< only if the operation reduces
-  std::size_t elem = 1, acc_bytes = 1;  ///< bytes of an element, and of one in the accumulation type
+  kernels::Fold fold;    ///< only if the operation reduces
+  std::size_t elem = 1;  ///< bytes of an element
+  arith::Wire wire;      ///< how its values travel in slots of links
   bool reduces = false;
   FlowPlan flow;             ///< the selected one; not a candidate if the caller requires one of the next two
   FlowPlan zero_copy, pull;  ///< used instead of `flow` if the buffers of all ranks allow

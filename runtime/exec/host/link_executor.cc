@@ -48,7 +48,7 @@ Status LinkExecutor::await_room(LinkEnd& to, int rank) {
 }
 
 void LinkExecutor::publish_message(LinkEnd& to, const Step& s, std::size_t count, std::size_t total) {
-  const std::size_t bytes = message_bytes(s.verb & flow::kWideOut, count);
+  const std::size_t bytes = chunks.plan.wire.bytes((s.verb & flow::kPartialOut) != 0, count);
   to.view.header(to.next) = {f_.seq, f_.plan->folded, total, static_cast<std::uint32_t>(bytes), 0};
   publish(*to.view.full, ++to.next);
   if (to.remote) h_.wiring.links().links->sent(s.to);
@@ -71,20 +71,20 @@ void LinkExecutor::accumulate(const Step& s) {
 Status LinkExecutor::receive(const Step& s) {
   const Extent in = s.verb & flow::kInput ? chunks.in(s.chunk) : Extent{};
   const Extent out = s.verb & (flow::kStore | flow::kResult) ? chunks.out(s.chunk) : Extent{};
-  const bool wide = (s.verb & flow::kWideIn) != 0;
+  const bool partial = (s.verb & flow::kPartialIn) != 0;
   // A step that only forwards a reduction has no output on this rank: its size is that of the input.
   const std::size_t count = s.verb & flow::kStore   ? out.count
                             : s.verb & flow::kInput ? in.count
                                                     : chunks.in(s.chunk).count;
   if (skipped(count)) return {};
   LinkEnd& from = h_.wiring.links().in[static_cast<std::size_t>(s.from)];
-  OURO_TRY(
-      await_message(from, s.from, message_bytes(wide, count), pairs_ ? chunks.cut.out_count(s.chunk) : 0));
+  OURO_TRY(await_message(from, s.from, chunks.plan.wire.bytes(partial, count),
+                         pairs_ ? chunks.cut.out_count(s.chunk) : 0));
   const std::byte* const got = from.view.payload(from.next);
   LinkEnd* const to = s.verb & flow::kSend ? &h_.wiring.links().out[static_cast<std::size_t>(s.to)] : nullptr;
   if (to) OURO_TRY(await_room(*to, s.to));
   std::byte* const slot = to ? to->view.payload(to->next) : nullptr;
-  if (wide) {
+  if (partial) {
     combine(s, in, out, got, slot, count);
   } else if (s.verb & (flow::kInput | flow::kAcc | flow::kKeep) || s.weight != 1) {
     mix(s, in, out, got, count);
@@ -120,7 +120,7 @@ void LinkExecutor::combine(const Step& s, Extent in, Extent out, const std::byte
   else if (input)
     kernels::reduce_input(reduction, sink, got, chunks.in_at(in), s.weight, count);
   else
-    place(sink, got, count * chunks.plan.acc_bytes);
+    place(sink, got, chunks.plan.wire.bytes(true, count));
 }
 
 void LinkExecutor::mix(const Step& s, Extent in, Extent out, const std::byte* got, std::size_t count) {
@@ -153,10 +153,10 @@ Status LinkExecutor::send(const Step& s) {
   OURO_TRY(await_room(to, s.to));
   std::byte* const slot = to.view.payload(to.next);
   if (s.verb & flow::kAcc)
-    place(slot, accumulator(s.chunk), count * chunks.plan.acc_bytes);
+    place(slot, accumulator(s.chunk), chunks.plan.wire.bytes(true, count));
   else if (s.verb & flow::kResult)
     place(slot, chunks.out_at(chunks.out(s.chunk)), count * chunks.plan.elem);
-  else if (s.verb & flow::kWideOut)
+  else if (s.verb & flow::kPartialOut)
     kernels::widen(chunks.plan.reduction, slot, chunks.in_at(chunks.in(s.chunk)), count);
   else
     place(slot, chunks.in_at(chunks.in(s.chunk)), count * chunks.plan.elem);

@@ -31,18 +31,16 @@ class LinkExecutor {
   Status receive(const flow::Step&);
   Status send(const flow::Step&);
   void accumulate(const flow::Step&);  ///< a step that involves no message
-  /// Processes `got`, a received narrow value: mine + weight * got.
+  /// Processes `got`, a received input: mine + weight * got.
   void mix(const flow::Step&, Extent in, Extent out, const std::byte* got, std::size_t count);
-  /// Processes `got`, a received wide value.
+  /// Processes `got`, a received partial sum. It is wide, as accumulators are: the loops read and write
+  /// slots.
   void combine(const flow::Step&, Extent in, Extent out, const std::byte* got, std::byte* slot,
                std::size_t count);
   Status await_message(LinkEnd&, int from, std::size_t bytes, std::size_t total);
   Status await(const LinkEnd&, Counter&, std::uint64_t at_least, InFlight::Awaited);
   Status await_room(LinkEnd&, int rank);
   void publish_message(LinkEnd&, const flow::Step&, std::size_t count, std::size_t total);
-  std::size_t message_bytes(std::uint32_t wide, std::size_t count) const {
-    return count * (wide ? chunks.plan.acc_bytes : chunks.plan.elem);
-  }
   /// Pairs of ranks with uneven lengths have different numbers of rounds: neither end sends or expects an
   /// empty piece.
   bool skipped(std::size_t count) const { return pairs_ && chunks.round > 0 && count == 0; }
@@ -50,7 +48,7 @@ class LinkExecutor {
   /// next (kernels/flow/traits.h).
   std::byte* accumulator(int chunk) {
     return h_.scratch.bytes.data() + (chunks.cut.pipelined() ? 0 : static_cast<std::size_t>(chunk)) *
-                                         chunks.cut.capacity() * chunks.plan.acc_bytes;
+                                         chunks.cut.capacity() * chunks.plan.wire.accumulator;
   }
 
   HostResources& h_;

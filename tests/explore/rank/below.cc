@@ -98,7 +98,6 @@ void copy(void* to, const void* from, std::size_t count) {
 }
 }  // namespace
 
-std::size_t accumulator_bytes(DType, OpKind) { return sizeof(Word); }
 void widen(const Reduction&, void* acc, const void* in, std::size_t count) { copy(acc, in, count); }
 void reduce_input(const Reduction&, void* out, const void* acc, const void* in, double, std::size_t count) {
   add(out, acc, in, count);

@@ -68,8 +68,8 @@ const Mutation kMutations[] = {
      [](auto& s, std::size_t i) {
        return s[i].verb ^= kKeep | kStore, (s[i].verb & (kKeep | kStore)) != 0 && !(s[i].verb & kSend);
      }},
-    {"WideSent", [](auto& s, std::size_t i) { return s[i].verb |= kWideOut, (s[i].verb & kSend) != 0; }},
-    {"WideTaken", [](auto& s, std::size_t i) { return s[i].verb |= kWideIn, (s[i].verb & kRecv) != 0; }},
+    {"WideSent", [](auto& s, std::size_t i) { return s[i].verb |= kPartialOut, (s[i].verb & kSend) != 0; }},
+    {"WideTaken", [](auto& s, std::size_t i) { return s[i].verb |= kPartialIn, (s[i].verb & kRecv) != 0; }},
 };
 
 TEST(Gossip, MutantsAreRefused) {

@@ -233,7 +233,7 @@ const Mutation kMutations[] = {
      }},
     {"ReceivedDropped",
      [](const Program&, Steps& s, std::size_t i) {
-       return flip(s[i], kRecv | kWideIn, has(s[i], kRecv) && has(s[i], kInput | kAcc));
+       return flip(s[i], kRecv | kPartialIn, has(s[i], kRecv) && has(s[i], kInput | kAcc));
      }},
     {"OperandsSwapped",
      [](const Program& p, Steps& s, std::size_t i) {
@@ -250,11 +250,11 @@ const Mutation kMutations[] = {
      }},
     {"WideForNarrow",
      [](const Program& p, Steps& s, std::size_t i) {
-       return flip(s[i], kWideOut, has(s[i], kSend) && p.collective != Collective::barrier);
+       return flip(s[i], kPartialOut, has(s[i], kSend) && p.collective != Collective::barrier);
      }},
     {"TakenAsTheOther",
      [](const Program& p, Steps& s, std::size_t i) {
-       return flip(s[i], kWideIn, has(s[i], kRecv) && p.collective != Collective::barrier);
+       return flip(s[i], kPartialIn, has(s[i], kRecv) && p.collective != Collective::barrier);
      }},
     {"KeptForStored",
      [](const Program& p, Steps& s, std::size_t i) {

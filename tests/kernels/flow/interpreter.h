@@ -125,7 +125,7 @@ class Interpreter {
     }
     if (!(s.verb & kPosted)) {  // a copy, or a reduction with one rank
       const Bytes x = input(r, s.chunk);
-      store(r, s.chunk, s.verb & kWideIn ? fold({&x, 1}, {&o_.premul[index(r)], 1}) : x);
+      store(r, s.chunk, s.verb & kPartialIn ? fold({&x, 1}, {&o_.premul[index(r)], 1}) : x);
       return true;
     }
     std::vector<Bytes> values;

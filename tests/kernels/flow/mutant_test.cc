@@ -75,7 +75,7 @@ const Operator kOperators[] = {
      }},
     {"ReceivedDropped",
      [](const Program&, Steps& s, int i) {
-       return flip(at(s, i), kRecv | kWideIn, has(at(s, i), kRecv) && has(at(s, i), kInput | kAcc));
+       return flip(at(s, i), kRecv | kPartialIn, has(at(s, i), kRecv) && has(at(s, i), kInput | kAcc));
      }},
     {"InputForAccumulator",
      [](const Program&, Steps& s, int i) { return flip(at(s, i), kInput | kAcc, has(at(s, i), kAcc)); }},
@@ -87,21 +87,22 @@ const Operator kOperators[] = {
     {"InputForResult", [](const Program&, Steps& s,
                           int i) { return flip(at(s, i), kInput | kResult, has(at(s, i), kResult)); }},
     {"NarrowSentForWide",
-     [](const Program&, Steps& s, int i) { return flip(at(s, i), kWideOut, has(at(s, i), kWideOut)); }},
+     [](const Program&, Steps& s, int i) { return flip(at(s, i), kPartialOut, has(at(s, i), kPartialOut)); }},
     {"WideSentForNarrow",
      [](const Program& p, Steps& s, int i) {
-       return flip(at(s, i), kWideOut,
-                   has(at(s, i), kSend) && !has(at(s, i), kWideOut) && p.collective != Collective::barrier);
+       return flip(
+           at(s, i), kPartialOut,
+           has(at(s, i), kSend) && !has(at(s, i), kPartialOut) && p.collective != Collective::barrier);
      }},
     {"WideTakenForNarrow",
      [](const Program&, Steps& s, int i) {
-       return flip(at(s, i), kWideIn, has(at(s, i), kWideIn) && has(at(s, i), kRecv | kPosted));
+       return flip(at(s, i), kPartialIn, has(at(s, i), kPartialIn) && has(at(s, i), kRecv | kPosted));
      }},
     {"NarrowTakenForWide",
      [](const Program& p, Steps& s, int i) {
-       return flip(
-           at(s, i), kWideIn,
-           has(at(s, i), kRecv | kPosted) && !has(at(s, i), kWideIn) && p.collective != Collective::barrier);
+       return flip(at(s, i), kPartialIn,
+                   has(at(s, i), kRecv | kPosted) && !has(at(s, i), kPartialIn) &&
+                       p.collective != Collective::barrier);
      }},
     {"StoredForKept",
      [](const Program&, Steps& s, int i) { return flip(at(s, i), kKeep | kStore, has(at(s, i), kKeep)); }},

@@ -115,8 +115,8 @@ class Machine : private StagingBuffers {
     }
     if (has(kSend)) {
       out = &link(r, s.to);
-      if (has(kWideOut) && v.kind != Kind::wide) return broken(r, "sends a narrow value as wide");
-      if (!has(kWideOut) && v.kind == Kind::wide) v.kind = Kind::rounded;
+      if (has(kPartialOut) && v.kind != Kind::wide) return broken(r, "sends a narrow value as wide");
+      if (!has(kPartialOut) && v.kind == Kind::wide) v.kind = Kind::rounded;
       out->slots[(out->head + out->count++) % kMaxWindow] = v;
     }
     if (!error_.empty()) return false;
@@ -129,9 +129,9 @@ class Machine : private StagingBuffers {
     const auto has = [&](std::uint32_t verbs) { return (s.verb & verbs) != 0; };
     const int slot = r * keys_ + (p_.pipelined ? 0 : key_of(r, s.chunk));
     const bool enters = has(kRecv | kPosted);
-    if (enters && has(kWideIn) != (came.kind == Kind::wide)) {
-      return broken(r, std::string("takes a value as ") + (has(kWideIn) ? "wide" : "narrow") + " that is " +
-                           name(came.kind));
+    if (enters && has(kPartialIn) != (came.kind == Kind::wide)) {
+      return broken(r, std::string("takes a value as ") + (has(kPartialIn) ? "wide" : "narrow") +
+                           " that is " + name(came.kind));
     }
     if (has(kRecv) && has(kKeep) && came.kind != Kind::none && expr_.of(came.expr).key != key_of(r, s.chunk))
       return broken(r, "keeps another chunk");
@@ -144,7 +144,7 @@ class Machine : private StagingBuffers {
     }
     if (has(kInput)) {
       if (!read_input(r, r, s.chunk, mine)) return false;
-      if (enters || has(kAcc | kKeep | kWideIn | kWideOut)) mine.kind = Kind::wide;
+      if (enters || has(kAcc | kKeep | kPartialIn | kPartialOut)) mine.kind = Kind::wide;
     } else if (has(kAcc)) {
       mine = acc_[index(slot)];
       if (mine.kind != Kind::wide) return broken(r, "reads an empty accumulator");
@@ -180,15 +180,15 @@ class Machine : private StagingBuffers {
   /// rank's own input is multiplied where it is added or stored.
   bool mix(int r, const Step& s, const Value& came, Value& v) {
     const auto has = [&](std::uint32_t verbs) { return (s.verb & verbs) != 0; };
-    if (has(kRecv) && (has(kWideIn) || came.kind != Kind::raw))
+    if (has(kRecv) && (has(kPartialIn) || came.kind != Kind::raw))
       return broken(r, "takes a value that is not raw");
     if (has(kRecv) && expr_.of(came.expr).key != key_of(r, s.chunk)) return broken(r, "takes another chunk");
-    if (has(kWideOut | kResult) || (has(kSend) && has(kRecv | kAcc | kKeep | kStore)))
+    if (has(kPartialOut | kResult) || (has(kSend) && has(kRecv | kAcc | kKeep | kStore)))
       return broken(r, "sends more than its input");
     if (has(kInput) && !read_input(r, r, s.chunk, v)) return false;
     if (has(kSend)) return has(kInput) || broken(r, "a step without a value");
     if (has(kInput))
-      v = {expr_.scale(v.expr, has(kRecv | kWideIn | kKeep) ? p_.self[index(r)] : 1), Kind::wide};
+      v = {expr_.scale(v.expr, has(kRecv | kPartialIn | kKeep) ? p_.self[index(r)] : 1), Kind::wide};
     if (has(kAcc)) {
       if (has(kInput)) return broken(r, "two values of its own");
       v = acc_[index(r * keys_)];

@@ -65,8 +65,8 @@ TEST(WrongFlows, EachRankAddsInItsOwnOrder) {
 TEST(WrongFlows, ReduceOfRoundedSums) {
   const auto flow = [](Place at, Steps& out) {
     if (at.rank == 0) out.push_back(send_widened(0, 1));
-    if (at.rank == 1) out.push_back({kRecv | kWideIn | kInput | kSend, 0, 0, 2});  // rounds here ...
-    if (at.rank == 2) out.push_back({kRecv | kInput | kStore, 0, 1});              // ... and again
+    if (at.rank == 1) out.push_back({kRecv | kPartialIn | kInput | kSend, 0, 0, 2});  // rounds here ...
+    if (at.rank == 2) out.push_back({kRecv | kInput | kStore, 0, 1});                 // ... and again
   };
   Program p = wrong_flow<ChainReduce>(Collective::reduce, 3, flow, 1);
   p.root = 2;
@@ -170,7 +170,8 @@ TEST(WrongFlows, ChainWithTooMuchLag) {
   const auto flow = [](Place at, Steps& out) {
     ChainAllReduce{}(at, [&](Step s) { out.push_back(s); });
     if (at.rank + 1 < at.size) {
-      std::stable_partition(out.begin(), out.end(), [](const Step& s) { return (s.verb & kWideOut) != 0; });
+      std::stable_partition(out.begin(), out.end(),
+                            [](const Step& s) { return (s.verb & kPartialOut) != 0; });
     }
   };
   EXPECT_EQ(refusal(wrong_flow<ChainAllReduce>(Collective::all_reduce, 4, flow, 2)), "");

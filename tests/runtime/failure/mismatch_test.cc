@@ -237,7 +237,7 @@ TEST(MismatchOf, AGroupThatHasTheRecordOfAnother) {
     for (const wire::Note& note : publisher.changes()) ASSERT_TRUE(rt::apply(note, *copy).ok());
   };
   const auto of = [](std::uint64_t count) {
-    return rt::Signature::of(Collective::all_reduce, DType::f32, OpKind::sum, 0, 0, count);
+    return rt::Signature::of(Collective::all_reduce, DType::f32, OpKind::sum, 0, 0, 0, count);
   };
   rt::GroupRecord& first = **own.claim(1);
   for (std::uint64_t seq = 1; seq <= 3; ++seq) rt::enter(first, seq, of(4));

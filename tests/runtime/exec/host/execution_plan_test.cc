@@ -163,7 +163,7 @@ TEST(ExecutionPlans, CutLinksByTheWiderType) {
   EXPECT_EQ(narrow->flow.cut.capacity(), 1024u) << "a slot of 4 KiB";
   EXPECT_EQ(narrow->flow.accumulators, 0u);
   const auto tree = Case{.algorithm = Algorithm::tree, .count = 5000, .n = 4}.make();
-  EXPECT_EQ(tree->flow.accumulators, tree->flow.cut.capacity() * tree->acc_bytes)
+  EXPECT_EQ(tree->flow.accumulators, tree->flow.cut.capacity() * tree->wire.accumulator)
       << "a pipelined flow has one at a time";
 }
 
