@@ -21,48 +21,59 @@ struct LinkEnd {
   bool remote = false;  ///< the other end is on another host
 };
 
-/// All links of one rank in one group, over one medium. Created on first use; views are valid as long as
-/// this object.
+class FarLinks;
+
+/// All links of one rank in one group. Created on first use; views are valid as long as this object. No
+/// function blocks unless it says so.
 class Links {
  public:
   virtual ~Links() = default;
   virtual const char* name() const = 0;
   virtual LinkView inbound(int from) const = 0;  ///< this rank consumes
   virtual LinkView outbound(int to) const = 0;   ///< this rank produces; valid after reach(to)
-  /// Called before the first chunk for `to`. May wait for an answer from that rank's process, but not for
-  /// calls that it makes.
-  virtual Status reach(int /*to*/) { return {}; }
+  /// Called before the first chunk for `to`. May block until that rank's process answers, but not for calls
+  /// that it makes. Errors: those of mapping its memory.
+  virtual Status reach(int to) = 0;
   /// A counter that every producer rings after each slot, for a rank that waits for several links at once.
   virtual Counter* doorbell(int rank) const = 0;
-  /// Whether `rank` is on another host: counters of its links move only while somebody drives the fabric.
-  virtual bool remote(int /*rank*/) const { return false; }
-  /// Notifies the fabric that chunks for `to`, a remote rank, have been published.
-  virtual void sent(int /*to*/) {}
-  /// Tells remote ranks which slots have been given back to them since.
-  virtual void settle() {}
+  /// The links to ranks of other hosts, which belong to this object. nullptr: all ranks are on this host.
+  virtual FarLinks* far() { return nullptr; }
+};
+
+/// What links to ranks of other hosts have in addition. Each rank that is passed is on another host.
+/// Functions take the lock of the exchange for a short time, and none waits for the network.
+class FarLinks {
+ public:
+  virtual ~FarLinks() = default;
+  /// Whether `rank` is on another host: counters of its links move only while a thread drives the fabric.
+  virtual bool is_far(int rank) const = 0;
+  /// Notifies the fabric that chunks for `to` have been published.
+  virtual void sent(int to) = 0;
+  /// Notifies all far ranks of the slots that have been given back to them since.
+  virtual void settle() = 0;
   /// Posts a receive: the next message from `from` is written there if that saves a copy
   /// (LinkView::elsewhere). Replaces the previous receive, whose memory is not written any more, whatever the
   /// peer sends.
-  virtual void post_receive(int /*from*/, const PostedReceive&) {}
+  virtual void post_receive(int from, const PostedReceive&) = 0;
   /// Revokes a posted receive: its memory is not written any more, and what has arrived is moved to slots.
   /// Memory of a device is not: what has arrived there, or is arriving, stays where it is.
-  virtual void recall_inbound(int /*from*/) {}
+  virtual void recall_inbound(int from) = 0;
   /// Whether memory of devices can be lent to `peer`, and receives from it be posted there. Both ends answer
   /// the same.
-  virtual bool takes_device(int /*peer*/) const { return false; }
+  virtual bool takes_device(int peer) const = 0;
   /// Chunk `index` for `to`, which is published next, is in memory of a device. `memory` is kept until the
   /// chunk has been given back and nobody reads it any more, also after recall_outbound. Precondition:
   /// takes_device(to).
-  virtual void lend_device(int /*to*/, std::uint64_t /*index*/, const std::byte* /*from*/,
-                           std::shared_ptr<void> /*memory*/) {}
+  virtual void lend_device(int to, std::uint64_t index, const std::byte* from,
+                           std::shared_ptr<void> memory) = 0;
   /// Afterwards, memory that the producer keeps elsewhere for `to` is not read any more.
-  virtual void recall_outbound(int /*to*/) {}
+  virtual void recall_outbound(int to) = 0;
   /// Whether all that was published for `to` has arrived in its slots there, as far as it is known here.
   /// `ask`: asks, and from then on every arrival is reported; a question may be lost with its connection.
-  virtual bool arrived(int /*to*/, bool /*ask*/) { return true; }
-  /// When this object is destroyed, data that remote ranks have not taken yet is still delivered; `after` is
+  virtual bool arrived(int to, bool ask) = 0;
+  /// When the links are destroyed, data that far ranks have not taken yet is still delivered; `after` is
   /// released then.
-  virtual void linger(std::shared_ptr<void> /*after*/) {}
+  virtual void linger(std::shared_ptr<void> after) = 0;
 };
 
 /// The staging buffers of a group whose ranks all share memory.

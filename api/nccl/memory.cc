@@ -29,7 +29,7 @@ namespace ouro::nccl {
 namespace {
 
 struct Allocation {
-  std::shared_ptr<device::Segment> on_host;
+  std::shared_ptr<SharedSegment> on_host;
   gpu::Region on_gpu;
 };
 /// What ncclCommRegister has registered; its address is the handle.
@@ -52,7 +52,7 @@ Result<void*> allocate(std::size_t size) {
   Allocation made;
   void* data = nullptr;
   if (where.kind == Device::Kind::host) {
-    OURO_ASSIGN(made.on_host, device::Segment::create(size, "ncclMemAlloc"));
+    OURO_ASSIGN(made.on_host, SharedSegment::create(size, "ncclMemAlloc"));
     data = made.on_host->data();
   } else {
     OURO_ASSIGN(made.on_gpu, gpu::gpu().alloc_shareable(where.index, size));

@@ -29,8 +29,8 @@ constexpr std::chrono::milliseconds kFarewell{2000};
 std::atomic<unsigned> g_serial{0};
 
 /// Makes this rank's control page, complete as others find it when they have joined.
-Result<std::shared_ptr<device::Segment>> make_page(const ContextSpec& spec) {
-  auto control = device::Segment::create((sizeof(ControlPage) + 4095) / 4096 * 4096, "control page");
+Result<std::shared_ptr<SharedSegment>> make_page(const ContextSpec& spec) {
+  auto control = SharedSegment::create((sizeof(ControlPage) + 4095) / 4096 * 4096, "control page");
   if (!control.ok()) return control.status();
   auto* page = new ((*control)->data())
       ControlPage;  // the type is trivial, so fresh memory, which is zero, stays zero

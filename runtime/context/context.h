@@ -37,13 +37,13 @@ class Allocation {
   Allocation& operator=(const Allocation&) = delete;
   std::byte* data() const { return block_ ? block_->data() : segment_->data(); }
   std::size_t bytes() const { return block_ ? block_->bytes() : segment_->bytes(); }
-  const std::shared_ptr<device::Segment>& segment() const { return segment_; }  ///< nullptr: memory of a GPU
+  const std::shared_ptr<SharedSegment>& segment() const { return segment_; }  ///< nullptr: memory of a GPU
   Device device() const { return block_ ? Device{Device::Kind::cuda, block_->device()} : Device{}; }
 
  private:
   std::shared_ptr<class Context> owner_;
   std::uint64_t id_;
-  std::shared_ptr<device::Segment> segment_;
+  std::shared_ptr<SharedSegment> segment_;
   std::shared_ptr<transport::GpuBlock> block_;
 };
 

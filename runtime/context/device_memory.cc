@@ -40,7 +40,7 @@ Neighbours& neighbours() { return *g_neighbours; }
 /// context.
 class DeviceMemory::OpenCount {
  public:
-  explicit OpenCount(std::shared_ptr<device::Segment> page) : page_(std::move(page)) {}
+  explicit OpenCount(std::shared_ptr<SharedSegment> page) : page_(std::move(page)) {}
   /// Counts one more until the last copy has gone.
   static std::shared_ptr<void> one(const std::shared_ptr<OpenCount>& count) {
     count->add(1);
@@ -53,7 +53,7 @@ class DeviceMemory::OpenCount {
     count_ += change;
     reinterpret_cast<ControlPage*>(page_->data())->gpu_open.set(static_cast<std::uint32_t>(count_));
   }
-  const std::shared_ptr<device::Segment> page_;
+  const std::shared_ptr<SharedSegment> page_;
   std::mutex mutex_;
   int count_ = 0;
 };

@@ -24,7 +24,7 @@ Status check_bounds(int rank, MemoryRef ref, std::size_t bytes, std::size_t of) 
 }  // namespace
 
 Status HostMemory::serve(int line, const wire::Fetch& request) {
-  std::shared_ptr<device::Segment> segment;
+  std::shared_ptr<SharedSegment> segment;
   if (request.kind == wire::Fetch::Kind::group) {
     if (request.bytes > MemoryRequests::kMaxSegment)
       return {Reason::refused,
@@ -46,18 +46,17 @@ Status HostMemory::serve(int line, const wire::Fetch& request) {
   return send_frame(line, wire::Grant{segment->bytes()}, {segment->fd()});
 }
 
-Result<std::shared_ptr<device::Segment>> HostMemory::segment(std::uint64_t key, std::size_t bytes,
-                                                             int owner) {
+Result<std::shared_ptr<SharedSegment>> HostMemory::segment(std::uint64_t key, std::size_t bytes, int owner) {
   if (owner != members_.rank()) {
     std::uint64_t got = 0;
     auto fd = requests_.fetch(owner, wire::Fetch::Kind::group, key, bytes, &got);
     if (!fd.ok()) return fd.status();
-    return device::Segment::attach(std::move(*fd), bytes);
+    return SharedSegment::attach(std::move(*fd), bytes);
   }
   std::lock_guard lock(segments_mutex_);
   auto& segment = segments_[key];
   if (!segment) {
-    auto made = device::Segment::create(bytes, "links of a group");
+    auto made = SharedSegment::create(bytes, "links of a group");
     if (!made.ok()) {
       segments_.erase(key);
       return made.status();
@@ -74,7 +73,7 @@ void HostMemory::drop_segment(std::uint64_t key) {
 }
 
 Result<HostMemory::Registered> HostMemory::allocate(std::size_t bytes) {
-  auto segment = device::Segment::create((bytes + 4095) / 4096 * 4096, "ouro::alloc");
+  auto segment = SharedSegment::create((bytes + 4095) / 4096 * 4096, "ouro::alloc");
   if (!segment.ok()) return segment.status();
   std::unique_lock lock(exported_mutex_);
   const std::uint64_t id = next_allocation_++;
@@ -103,7 +102,7 @@ MemoryRef HostMemory::find(const void* p, std::size_t bytes) const {
 
 Status HostMemory::copy(int rank, std::uint64_t from, void* to, std::size_t bytes) const {
   const Peer& peer = members_.peer(rank);
-  if (!members_.is_thread(rank)) return device::read_process(peer.pid, peer.pidfd.get(), from, to, bytes);
+  if (!members_.is_thread(rank)) return transport::read_process(peer.pid, peer.pidfd.get(), from, to, bytes);
   std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
   return {};
 }
@@ -136,8 +135,8 @@ bool HostMemory::reaches(const std::vector<int>& ranks) {
 }
 
 bool HostMemory::on_huge_pages(const void* p, std::size_t bytes) {
-  std::call_once(pagemap_once_, [this] { pagemap_ = device::open_pagemap(); });
-  return device::on_huge_pages(pagemap_.get(), p, bytes);
+  std::call_once(pagemap_once_, [this] { pagemap_ = transport::open_pagemap(); });
+  return transport::on_huge_pages(pagemap_.get(), p, bytes);
 }
 
 Result<HostMemory::Resolved> HostMemory::resolve(int r, MemoryRef ref, std::size_t bytes) {
@@ -161,8 +160,8 @@ Result<HostMemory::Resolved> HostMemory::resolve(int r, MemoryRef ref, std::size
   if (!segment) {
     std::uint64_t got = 0;
     auto fd = requests_.fetch(r, wire::Fetch::Kind::allocation, ref.id, 0, &got);
-    auto attached = fd.ok() ? device::Segment::attach(std::move(*fd), got)
-                            : Result<std::shared_ptr<device::Segment>>(fd.status());
+    auto attached = fd.ok() ? SharedSegment::attach(std::move(*fd), got)
+                            : Result<std::shared_ptr<SharedSegment>>(fd.status());
     if (!attached.ok()) {
       from.segments.erase(ref.id);
       return attached.status();

@@ -25,13 +25,13 @@ class HostMemory {
       : members_(members), requests_(requests), imported_(static_cast<std::size_t>(members.size())) {}
 
   /// The segment `key` of `bytes` bytes, which rank `owner` holds and makes on first demand.
-  Result<std::shared_ptr<device::Segment>> segment(std::uint64_t key, std::size_t bytes, int owner);
+  Result<std::shared_ptr<SharedSegment>> segment(std::uint64_t key, std::size_t bytes, int owner);
   void drop_segment(std::uint64_t key);
 
   /// Registered memory of this rank; it exists until forget(id).
   struct Registered {
     std::uint64_t id;
-    std::shared_ptr<device::Segment> segment;
+    std::shared_ptr<SharedSegment> segment;
   };
   Result<Registered> allocate(std::size_t bytes);
   void forget(std::uint64_t id);
@@ -40,13 +40,13 @@ class HostMemory {
   /// The local address of a rank's registered memory; checked against its size.
   struct Resolved {
     std::byte* data;
-    std::shared_ptr<device::Segment> keep;  ///< mapped at least as long as this lives
+    std::shared_ptr<SharedSegment> keep;  ///< mapped at least as long as this lives
   };
   Result<Resolved> resolve(int r, MemoryRef, std::size_t bytes);
   /// Whether this rank may read the private memory of all the given ranks; tried once for each of them.
   bool reaches(const std::vector<int>& ranks);
   /// Copies from an address in the process of a rank that reaches() has found readable; from this process by
-  /// memcpy. Errors: those of device::read_process().
+  /// memcpy. Errors: those of transport::read_process().
   Status copy(int rank, std::uint64_t from, void* to, std::size_t bytes) const;
   /// Likewise for any rank of this host; false if this rank may not read it, or the copy fails.
   bool read(int rank, std::uint64_t from, void* to, std::size_t bytes);
@@ -64,12 +64,12 @@ class HostMemory {
   const MemoryRequests& requests_;
 
   std::mutex segments_mutex_;
-  std::map<std::uint64_t, std::shared_ptr<device::Segment>> segments_;  // those that this rank owns
+  std::map<std::uint64_t, std::shared_ptr<SharedSegment>> segments_;  // those that this rank owns
 
   struct Exported {
     std::byte* base;
     std::size_t bytes;
-    std::shared_ptr<device::Segment> segment;
+    std::shared_ptr<SharedSegment> segment;
   };
   mutable std::shared_mutex exported_mutex_;
   std::atomic<std::size_t> exported_count_{0};
@@ -78,7 +78,7 @@ class HostMemory {
 
   struct Imported {
     std::uint64_t freed_seen = 0;
-    std::map<std::uint64_t, std::shared_ptr<device::Segment>> segments;
+    std::map<std::uint64_t, std::shared_ptr<SharedSegment>> segments;
   };
   std::mutex imported_mutex_;
   std::vector<Imported> imported_;  // by rank

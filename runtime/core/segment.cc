@@ -20,7 +20,7 @@
 #include "runtime/core/file_size.h"
 #include "runtime/core/per_process.h"
 
-namespace ouro::device {
+namespace ouro {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -32,7 +32,7 @@ struct Identity {
 };
 struct Registry {
   std::mutex mutex;
-  std::map<Identity, std::weak_ptr<Segment>> mapped;
+  std::map<Identity, std::weak_ptr<SharedSegment>> mapped;
 };
 constinit PerProcess<Registry> g_registry;  // what a parent has mapped is not mapped in its child
 
@@ -70,7 +70,7 @@ std::size_t available_memory() {
   return available;
 }
 
-Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes, const char* what) {
+Result<std::shared_ptr<SharedSegment>> SharedSegment::create(std::size_t bytes, const char* what) {
   if (const std::size_t available = available_memory(); bytes > available)
     return Status(Reason::resource,
                   fmt::format("{}: {} bytes of shared memory needed, {} available (memory cgroup or machine)",
@@ -96,7 +96,7 @@ Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes, const char* 
   return map(std::move(fd), bytes);
 }
 
-Result<std::shared_ptr<Segment>> Segment::attach(Fd fd, std::size_t bytes) {
+Result<std::shared_ptr<SharedSegment>> SharedSegment::attach(Fd fd, std::size_t bytes) {
   struct stat info {};
   if (!fd || fstat(fd.get(), &info) != 0)
     return Status(Reason::refused, "a peer passed no usable descriptor");
@@ -113,11 +113,12 @@ Result<std::shared_ptr<Segment>> Segment::attach(Fd fd, std::size_t bytes) {
   return map(std::move(fd), bytes);
 }
 
-Result<std::shared_ptr<Segment>> Segment::map(Fd fd, std::size_t bytes) {
+Result<std::shared_ptr<SharedSegment>> SharedSegment::map(Fd fd, std::size_t bytes) {
   struct stat info {};
   if (fstat(fd.get(), &info) != 0)
     return Status(Reason::resource, fmt::format("fstat of shared memory failed: {}", std::strerror(errno)));
-  const auto segment = std::shared_ptr<Segment>(new Segment);  // before `lock`: its destructor locks, too
+  const auto segment =
+      std::shared_ptr<SharedSegment>(new SharedSegment);  // before `lock`: its destructor locks, too
   Registry& r = *g_registry;
   std::lock_guard lock(r.mutex);
   auto& known = r.mapped[{info.st_dev, info.st_ino}];
@@ -135,13 +136,13 @@ Result<std::shared_ptr<Segment>> Segment::map(Fd fd, std::size_t bytes) {
   return segment;
 }
 
-void Segment::populate() const {
+void SharedSegment::populate() const {
 #ifdef MADV_POPULATE_WRITE
   (void)madvise(data_, bytes_, MADV_POPULATE_WRITE);
 #endif
 }
 
-Segment::~Segment() {
+SharedSegment::~SharedSegment() {
   if (forks_ != forks()) return;  // a forked child has no such pages; others may be at their addresses by now
   Registry& r = *g_registry;
   std::lock_guard lock(r.mutex);
@@ -152,4 +153,4 @@ Segment::~Segment() {
   if (data_) munmap(data_, bytes_);
 }
 
-}  // namespace ouro::device
+}  // namespace ouro

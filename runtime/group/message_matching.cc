@@ -125,7 +125,7 @@ void Messages::recall(const Message& m) {
   if (m.peer == Message::kAny) return;  // never posted to a link
   Inbound& i = in_[static_cast<std::size_t>(m.peer)];
   if (i.expected != &m) return;
-  links_->recall_inbound(m.peer);
+  if (FarLinks* const links = far(m.peer)) links->recall_inbound(m.peer);
   i.expected = nullptr;
 }
 
@@ -181,12 +181,13 @@ void Messages::expect(int source) {
 
 std::shared_ptr<std::byte> Messages::device_of(int source,
                                                const std::shared_ptr<DeviceReceipt>& receipt) const {
-  return receipt && links_->takes_device(source) ? receipt->on_device() : nullptr;
+  return receipt && far(source) && far_->takes_device(source) ? receipt->on_device() : nullptr;
 }
 
 void Messages::post_receive(Inbound& i, int source, const PostedReceive& where) {
-  if (!where.to && !i.posted) return;
-  links_->post_receive(source, where);
+  FarLinks* const links = far(source);
+  if (!links || (!where.to && !i.posted)) return;
+  links->post_receive(source, where);
   i.posted = where.to != nullptr;
 }
 

@@ -19,6 +19,7 @@ std::uint64_t on_wire(DType t) { return static_cast<std::uint64_t>(t) + 1; }
 
 Messages::Messages(std::unique_ptr<transport::Links> links, int rank, int size)
     : links_(std::move(links)),
+      far_(links_->far()),
       rank_(rank),
       in_(static_cast<std::size_t>(size)),
       out_(static_cast<std::size_t>(size)) {
@@ -26,7 +27,8 @@ Messages::Messages(std::unique_ptr<transport::Links> links, int rank, int size)
 }
 
 Messages::~Messages() {
-  for (std::size_t r = 0; r < in_.size(); ++r) links_->recall_inbound(static_cast<int>(r));
+  for (std::size_t r = 0; r < in_.size(); ++r)
+    if (FarLinks* const links = far(static_cast<int>(r))) links->recall_inbound(static_cast<int>(r));
 }
 
 Status Messages::post(Message& m) {
@@ -75,7 +77,7 @@ Status Messages::progress(std::optional<int> source) {
   std::lock_guard lock(mutex_);
   for (std::size_t r = 0; r < in_.size(); ++r) OURO_TRY(pull(in_[r], static_cast<int>(r), source));
   for (std::size_t r = 0; r < out_.size(); ++r) push(out_[r], static_cast<int>(r));
-  links_->settle();
+  if (far_) far_->settle();
   return {};
 }
 
@@ -102,7 +104,7 @@ void Messages::push(Outbound& o, int to) {
   bool rang = false;
   const auto tell = [&] {  // once for all chunks at hand, so that they are sent together
     if (!rang) return;
-    if (links_->remote(to)) links_->sent(to);
+    if (FarLinks* const links = far(to)) links->sent(to);
     bump(*links_->doorbell(to));
   };
   while (!o.queue.empty() && !o.torn) {
@@ -115,7 +117,8 @@ void Messages::push(Outbound& o, int to) {
       if (o.link.view.elsewhere)
         o.link.view.elsewhere[o.link.next % o.link.view.slot_count] =
             lends && !m.lent ? m.data + m.moved : nullptr;
-      if (m.lent) links_->lend_device(to, o.link.next, m.data + m.moved, m.lent);
+      if (FarLinks* const links = m.lent ? far(to) : nullptr)
+        links->lend_device(to, o.link.next, m.data + m.moved, m.lent);
       if (!lends) copy_bytes(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
       if (!m.begun) m.first = o.link.next;
       o.link.view.header(o.link.next) = {m.first, on_wire(m.dtype), m.bytes,
@@ -226,7 +229,7 @@ bool Messages::withdraw_locked(Message& m) {
     Outbound& o = out_[static_cast<std::size_t>(m.peer)];
     std::erase(o.queue, &m);
     if (!m.begun) return true;
-    links_->recall_outbound(m.peer);
+    if (FarLinks* const links = far(m.peer)) links->recall_outbound(m.peer);
     if (std::erase(o.lent, &m) > 0) {  // all of it is in slots now, and will arrive
       end(m);
       return true;
@@ -243,12 +246,13 @@ bool Messages::withdraw_locked(Message& m) {
   if (!m.begun) return true;
   for (Inbound& i : in_)
     if (i.within && i.target == &m) {  // the rest goes into a buffer here, with what has arrived already
-      if (!m.receipt) links_->recall_inbound(i.envelope.source);
+      FarLinks* const links = far(i.envelope.source);
+      if (!m.receipt && links) links->recall_inbound(i.envelope.source);
       try {
         i.arrival =
             &add(i.envelope, i.got, m.receipt);  // a receipt's memory is not the caller's: it can stay in use
       } catch (const std::exception&) {
-        if (m.receipt) links_->recall_inbound(i.envelope.source);  // its memory goes with the message
+        if (m.receipt && links) links->recall_inbound(i.envelope.source);  // its memory goes with the message
         i.lost = true;
         break;
       }
@@ -270,7 +274,9 @@ bool Messages::all_arrived(bool ask) {
   for (std::size_t r = 0; r < out_.size(); ++r) {
     const Outbound& o = out_[r];
     if (!o.queue.empty() || !o.lent.empty()) return false;
-    all &= !o.reached || links_->arrived(static_cast<int>(r), ask);
+    const int to = static_cast<int>(r);
+    FarLinks* const links = o.reached ? far(to) : nullptr;
+    all &= !links || links->arrived(to, ask);
   }
   return all;
 }

@@ -118,7 +118,7 @@ class Messages {
   /// As withdraw() for a receive of which nothing has arrived; false: something has, or it is done.
   bool withdraw_unbegun(Message&);
   /// Whether all sends are over, and what they have sent has arrived, as far as it is known here. `ask`: see
-  /// transport::Links::arrived.
+  /// transport::FarLinks::arrived.
   bool all_arrived(bool ask);
   /// The earliest matching message that has begun to arrive and has no receive; nullopt: there is none.
   std::optional<Envelope> peek(int source, int tag) const;
@@ -134,12 +134,17 @@ class Messages {
   /// Puts a slot that no correct rank writes into the link to a rank of this host (OURO_FAULT). Returns false
   /// if the link is full: then nothing has changed.
   Result<bool> damage_link(int to);
-  /// See transport::Links.
-  void linger(std::shared_ptr<void> after) { links_->linger(std::move(after)); }
+  /// See transport::FarLinks.
+  void linger(std::shared_ptr<void> after) {
+    if (far_) far_->linger(std::move(after));
+  }
   /// The counter to wait on between two calls of progress(): read it before the call.
   Counter& doorbell() { return *links_->doorbell(rank_); }
 
  private:
+  using FarLinks = transport::FarLinks;
+  /// The links to other hosts if `rank` is on one, else nullptr.
+  FarLinks* far(int rank) const { return far_ && far_->is_far(rank) ? far_ : nullptr; }
   using Arrivals = std::list<Unexpected>;
   struct Inbound {
     transport::LinkEnd link;
@@ -186,6 +191,7 @@ class Messages {
   bool withdraw_locked(Message&);
 
   std::unique_ptr<transport::Links> links_;
+  FarLinks* const far_;  // those to other hosts, or nullptr
   int rank_;
   mutable std::mutex mutex_;
   std::vector<Inbound> in_;

@@ -42,7 +42,7 @@ constexpr std::chrono::milliseconds kLookAtCancel{100};
 Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, std::vector<Fd> fds,
                        std::size_t control_bytes) {
   if (fds.empty()) return Status(Reason::refused, "a rank joined without its control segment");
-  auto control = device::Segment::attach(std::move(fds[0]), control_bytes);
+  auto control = SharedSegment::attach(std::move(fds[0]), control_bytes);
   if (!control.ok()) return control.status();
   const std::uint64_t process = reinterpret_cast<const ControlPage*>((*control)->data())->process;
   Peer peer{pid, process, std::move(host), std::move(server), Fd{}, std::move(*control)};
@@ -53,7 +53,7 @@ Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, s
 Result<Peer> make_remote(const wire::Member& m, std::size_t control_bytes) {
   if (m.endpoint.empty())
     return Status(Reason::refused, fmt::format("rank {} came without an address", m.rank));
-  auto control = device::Segment::create(control_bytes, "copies of control pages");
+  auto control = SharedSegment::create(control_bytes, "copies of control pages");
   if (!control.ok()) return control.status();
   auto& page = *reinterpret_cast<ControlPage*>((*control)->data());
   page.magic = kControlMagic;
@@ -326,7 +326,7 @@ std::string rendezvous_name(const wire::Nonce& n, const std::string& host_id) {
 }
 
 Result<Joined> join(const JoinOptions& options, const std::string& server,
-                    std::shared_ptr<device::Segment> control) {
+                    std::shared_ptr<SharedSegment> control) {
   OURO_TRY(check_limits(options));
   Peer self{static_cast<int>(getpid()), process_number(), log::host_name(), server, Fd{}, std::move(control)};
   Network* const net = options.network;

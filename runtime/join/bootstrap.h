@@ -24,7 +24,7 @@ struct Peer {
   std::uint64_t process = 0;  ///< its process_number(); of ranks of this host known from the start
   std::string host, server;
   Fd pidfd;  ///< readable when the process has ended; invalid for ranks of this process and on old kernels
-  std::shared_ptr<device::Segment> control;  ///< of a rank on another host: a replica
+  std::shared_ptr<SharedSegment> control;  ///< of a rank on another host: a replica
   int node = 0;               ///< its host; hosts are numbered in the order of their lowest ranks
   std::string endpoint = {};  ///< where a rank on another host listens; else ""
   wire::Bytes address = {};
@@ -54,6 +54,6 @@ std::string rendezvous_name(const wire::Nonce&, const std::string& host_id = "")
 /// Collective over all ranks. Errors: refused (duplicate rank, another user, the job is closed, no request of
 /// this job), mismatch (world sizes or settings differ; the text has both sides), never-joined (names the
 /// missing ranks; at once if `roll` knows that one has ended), peer-dead, resource, revoked (cancelled).
-Result<Joined> join(const JoinOptions&, const std::string& server, std::shared_ptr<device::Segment> control);
+Result<Joined> join(const JoinOptions&, const std::string& server, std::shared_ptr<SharedSegment> control);
 
 }  // namespace ouro::rt

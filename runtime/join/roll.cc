@@ -33,7 +33,7 @@ struct Roll::Page {
 Roll::Page& Roll::page() const { return *reinterpret_cast<Page*>(segment_->data()); }
 
 Result<std::shared_ptr<Roll>> Roll::create(std::string_view job, int world, int first) {
-  auto segment = device::Segment::create(sizeof(Page), "the roll of ranks");
+  auto segment = SharedSegment::create(sizeof(Page), "the roll of ranks");
   if (!segment.ok()) return segment.status();
   std::shared_ptr<Roll> roll(new Roll(std::move(*segment)));
   Page& p = roll->page();
@@ -56,8 +56,8 @@ std::shared_ptr<const Roll> Roll::of_launcher() {
   if (!place.ok() || !*place) return nullptr;
   Fd fd(::open((*place)->c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   const Status opened = fd ? Status() : Status(Reason::resource, std::strerror(errno));
-  auto segment = fd ? device::Segment::attach(std::move(fd), sizeof(Page))
-                    : Result<std::shared_ptr<device::Segment>>(opened);
+  auto segment = fd ? SharedSegment::attach(std::move(fd), sizeof(Page))
+                    : Result<std::shared_ptr<SharedSegment>>(opened);
   if (!segment.ok()) {
     OURO_INFO(BOOTSTRAP, "OURO_ROLL={} is not used: {}", **place, segment.status().failure()->text);
     return nullptr;

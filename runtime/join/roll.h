@@ -35,9 +35,9 @@ class Roll {
 
  private:
   struct Page;
-  explicit Roll(std::shared_ptr<device::Segment> segment) : segment_(std::move(segment)) {}
+  explicit Roll(std::shared_ptr<SharedSegment> segment) : segment_(std::move(segment)) {}
   Page& page() const;
-  std::shared_ptr<device::Segment> segment_;
+  std::shared_ptr<SharedSegment> segment_;
 };
 
 }  // namespace ouro::rt

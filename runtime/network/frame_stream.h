@@ -10,8 +10,8 @@
 #include <span>
 
 #include "runtime/network/net_line.h"
+#include "transport/net/pipe.h"
 #include "transport/net/tcp_sample.h"
-#include "transport/net/tls/pipe.h"
 #include "transport/wire/net_frames.h"
 
 namespace ouro::rt {

@@ -46,7 +46,6 @@ void NetLinks::linger(std::shared_ptr<void> after) {
 }
 
 bool NetLinks::arrived(int to, bool ask) {
-  if (!remote(to)) return true;
   {
     std::lock_guard lock(fabric_.exchange().lock());
     if (link(to).arrived()) return true;
@@ -58,43 +57,40 @@ bool NetLinks::arrived(int to, bool ask) {
 }
 
 LinkView NetLinks::inbound(int from) const {
-  if (remote(from)) return link(from).in();
+  if (is_far(from)) return link(from).in();
   if (here_) return here_->inbound(local_[static_cast<std::size_t>(from)]);
   return nothing();
 }
 
 LinkView NetLinks::outbound(int to) const {
-  if (remote(to)) return link(to).out();
+  if (is_far(to)) return link(to).out();
   if (here_) return here_->outbound(local_[static_cast<std::size_t>(to)]);
   return nothing();
 }
 
 Status NetLinks::reach(int to) {
-  if (remote(to) || !here_) return {};
+  if (is_far(to) || !here_) return {};
   return here_->reach(local_[static_cast<std::size_t>(to)]);
 }
 
 Counter* NetLinks::doorbell(int rank) const {
-  if (remote(rank))
+  if (is_far(rank))
     return &spare_->others_doorbell;  // the other side rings its own doorbell when a chunk arrives
   return here_ ? here_->doorbell(local_[static_cast<std::size_t>(rank)]) : &spare_->own_doorbell;
 }
 
 void NetLinks::post_receive(int from, const PostedReceive& where) {
-  if (!remote(from)) return;
   std::lock_guard lock(fabric_.exchange().lock());
   if (link(from).elsewhere()) recall_inbound_locked(from);
   link(from).post(where);
 }
 
 void NetLinks::lend_device(int to, std::uint64_t index, const std::byte* from, std::shared_ptr<void> memory) {
-  if (!remote(to)) return;
   std::lock_guard lock(fabric_.exchange().lock());
   link(to).lend_device(index, from, std::move(memory));
 }
 
 void NetLinks::recall_inbound(int from) {
-  if (!remote(from)) return;
   std::lock_guard lock(fabric_.exchange().lock());
   recall_inbound_locked(from);
 }
@@ -107,7 +103,6 @@ void NetLinks::recall_inbound_locked(int from) {
 }
 
 void NetLinks::recall_outbound(int to) {
-  if (!remote(to)) return;
   std::lock_guard lock(fabric_.exchange().lock());
   link(to).recall_outbound([&](NetLink::Move m) {
     m.link_set = link_set_->key;

@@ -9,7 +9,7 @@
 
 namespace ouro::transport {
 
-class NetLinks final : public Links {
+class NetLinks final : public Links, public FarLinks {
  public:
   /// `ranks`: ranks in the job, by rank of the group. `local`: for each of these, its index among the group's
   /// ranks on this host, or -1. `here` links those (nullptr if this rank is alone on its host).
@@ -21,14 +21,15 @@ class NetLinks final : public Links {
   LinkView outbound(int to) const override;
   Status reach(int to) override;
   Counter* doorbell(int rank) const override;
-  bool remote(int rank) const override { return local_[static_cast<std::size_t>(rank)] < 0; }
+  FarLinks* far() override { return this; }
+  bool is_far(int rank) const override { return local_[static_cast<std::size_t>(rank)] < 0; }
   void sent(int to) override { fabric_.kick(ranks_[static_cast<std::size_t>(to)]); }
   void settle() override { fabric_.kick(Fabric::kEveryone); }
   void post_receive(int from, const PostedReceive&) override;
   void recall_inbound(int from) override;
   void recall_outbound(int to) override;
   bool takes_device(int peer) const override {
-    return remote(peer) && fabric_.takes_device(ranks_[static_cast<std::size_t>(peer)]);
+    return fabric_.takes_device(ranks_[static_cast<std::size_t>(peer)]);
   }
   void lend_device(int to, std::uint64_t index, const std::byte* from, std::shared_ptr<void> memory) override;
   bool arrived(int to, bool ask) override;

@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace ouro::device {
+namespace ouro::transport {
 
 namespace {
 
@@ -89,4 +89,4 @@ bool on_huge_pages(int pagemap, const void* p, std::size_t bytes) {
   return huge * 10 >= (end - begin) * 9;
 }
 
-}  // namespace ouro::device
+}  // namespace ouro::transport

@@ -9,7 +9,7 @@
 #include "runtime/core/fd.h"
 #include "runtime/core/status.h"
 
-namespace ouro::device {
+namespace ouro::transport {
 
 /// Copies `bytes` from address `from` of another process, `pid`, to which `pidfd` also refers. The pid of a
 /// process that has ended may be reused: `pidfd` is checked after the read to rule this out. A pid of another
@@ -24,4 +24,4 @@ Fd open_pagemap();
 /// (before 6.7). `pagemap`: from open_pagemap(), in this process.
 bool on_huge_pages(int pagemap, const void* p, std::size_t bytes);
 
-}  // namespace ouro::device
+}  // namespace ouro::transport

@@ -62,7 +62,7 @@ ShmInboxLayout ShmInboxLayout::of(int n, std::uint32_t slot_bytes) {
   return {static_cast<std::uint32_t>(slot), kSlots, segment_bytes(2 * ranks, ranks, slot)};
 }
 
-ShmInboxes::ShmInboxes(std::shared_ptr<device::Segment> mine, ShmInboxLayout layout, int rank,
+ShmInboxes::ShmInboxes(std::shared_ptr<SharedSegment> mine, ShmInboxLayout layout, int rank,
                        std::vector<Counter*> doorbells, Fetch fetch)
     : layout_(layout), rank_(rank), doorbells_(std::move(doorbells)), fetch_(std::move(fetch)) {
   segments_.resize(doorbells_.size());

@@ -35,16 +35,17 @@ struct ShmStagingLayout {
 
 class ShmLinks final : public Links {
  public:
-  ShmLinks(std::shared_ptr<device::Segment> segment, ShmLinkLayout layout, int rank, int n)
+  ShmLinks(std::shared_ptr<SharedSegment> segment, ShmLinkLayout layout, int rank, int n)
       : segment_(std::move(segment)), layout_(layout), rank_(rank), n_(n) {}
   const char* name() const override { return "shared-memory"; }
   LinkView inbound(int from) const override { return link(from, rank_); }
   LinkView outbound(int to) const override { return link(rank_, to); }
+  Status reach(int) override { return {}; }  // all ranks are in one segment
   Counter* doorbell(int rank) const override;
 
  private:
   LinkView link(int from, int to) const;
-  std::shared_ptr<device::Segment> segment_;
+  std::shared_ptr<SharedSegment> segment_;
   ShmLinkLayout layout_;
   int rank_, n_;
 };
@@ -53,9 +54,9 @@ class ShmLinks final : public Links {
 /// others have left.
 class ShmInboxes final : public Links {
  public:
-  using Fetch = std::function<Result<std::shared_ptr<device::Segment>>(int rank)>;
+  using Fetch = std::function<Result<std::shared_ptr<SharedSegment>>(int rank)>;
   /// `mine`: the inbox of `rank`; `fetch` gets the inbox of another rank. `doorbells`: those of all ranks.
-  ShmInboxes(std::shared_ptr<device::Segment> mine, ShmInboxLayout layout, int rank,
+  ShmInboxes(std::shared_ptr<SharedSegment> mine, ShmInboxLayout layout, int rank,
              std::vector<Counter*> doorbells, Fetch fetch);
   const char* name() const override { return "shared-memory"; }
   LinkView inbound(int from) const override { return link(from, rank_); }
@@ -70,19 +71,19 @@ class ShmInboxes final : public Links {
   std::vector<Counter*> doorbells_;
   Fetch fetch_;
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<device::Segment>> segments_;  // by rank; only those that have been reached
+  std::vector<std::shared_ptr<SharedSegment>> segments_;  // by rank; only those that have been reached
 };
 
 class ShmStaging final : public StagingBuffers {
  public:
-  ShmStaging(std::shared_ptr<device::Segment> segment, ShmStagingLayout layout, int n)
+  ShmStaging(std::shared_ptr<SharedSegment> segment, ShmStagingLayout layout, int n)
       : segment_(std::move(segment)), layout_(layout), n_(n) {}
   StagingView staging(int rank) const override;
   void map_pages() const override { segment_->populate(); }
   Counter* present(int rank) const override;
 
  private:
-  std::shared_ptr<device::Segment> segment_;
+  std::shared_ptr<SharedSegment> segment_;
   ShmStagingLayout layout_;
   int n_;
 };

@@ -116,7 +116,7 @@ Result<std::shared_ptr<const Block>> Memory::allocate(Origin origin, int device,
                                                     b->bytes, device, limit_ - used, limit_));
       used += b->bytes;
     }
-    auto segment = device::Segment::create(b->bytes, "memory of a fake GPU");
+    auto segment = SharedSegment::create(b->bytes, "memory of a fake GPU");
     if (!segment.ok()) {
       std::lock_guard lock(mutex_);
       used -= b->bytes;

@@ -32,7 +32,7 @@ struct Block {
   std::size_t bytes = 0;
   std::uint64_t allocation = 0;
   bool device_address = true;  ///< false: host memory that devices see elsewhere
-  std::shared_ptr<device::Segment> segment;
+  std::shared_ptr<SharedSegment> segment;
   void* mapping = nullptr;  ///< that this block unmaps
   std::size_t mapping_bytes = 0;
   // ipc imports: which memory, and how often it is open.
@@ -91,7 +91,7 @@ class Memory {
   /// Memory that was retained: it stays when its block goes.
   struct Retained {
     Region region;
-    std::shared_ptr<device::Segment> segment;
+    std::shared_ptr<SharedSegment> segment;
   };
   Result<std::shared_ptr<Block>> map(int device, const Fd&, std::size_t bytes, Origin);
   void add(std::shared_ptr<Block>);

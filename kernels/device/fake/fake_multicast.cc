@@ -47,7 +47,7 @@ struct Multicasts::Shared {
 };
 
 struct Multicasts::Object {
-  std::shared_ptr<device::Segment> segment;
+  std::shared_ptr<SharedSegment> segment;
   int device = -1, index = -1;  // index: among the members
   void* reserved = nullptr;     // the multicast address: nobody's memory
   std::vector<std::byte*> at;   // of each member, once all have bound
@@ -110,7 +110,7 @@ Result<Multicast> Multicasts::create(int device, int devices, std::size_t bytes)
   if (devices < 2 || devices > kMaxDevices || bytes == 0)
     return invalid(fmt::format("a multicast object of {} devices, {} bytes", devices, bytes));
   auto o = std::make_shared<Object>();
-  OURO_ASSIGN(o->segment, device::Segment::create(sizeof(Shared), "a fake multicast object"));
+  OURO_ASSIGN(o->segment, SharedSegment::create(sizeof(Shared), "a fake multicast object"));
   o->device = device;
   Shared& s = o->shared();
   std::memcpy(s.magic, kMulticastMagic, sizeof kMulticastMagic);
@@ -132,7 +132,7 @@ Result<Multicast> Multicasts::import_fd(int device, const Fd& fd, std::size_t by
   Fd mine(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   if (!mine) return invalid("no usable descriptor of a multicast object");
   auto o = std::make_shared<Object>();
-  OURO_ASSIGN(o->segment, device::Segment::attach(std::move(mine), sizeof(Shared)));
+  OURO_ASSIGN(o->segment, SharedSegment::attach(std::move(mine), sizeof(Shared)));
   o->device = device;
   if (std::memcmp(o->shared().magic, kMulticastMagic, sizeof kMulticastMagic) != 0 ||
       o->shared().bytes != bytes)

@@ -52,7 +52,7 @@ Status Memory::map_chunk(int device, void* at, std::size_t bytes, bool shareable
   if (bytes == 0 || bytes % kGranularity != 0)
     return invalid(fmt::format("a chunk of {} bytes; expected a multiple of {}", bytes, kGranularity));
   auto b = std::make_shared<Block>();
-  OURO_ASSIGN(b->segment, device::Segment::create(bytes, "a chunk of a fake GPU's memory"));
+  OURO_ASSIGN(b->segment, SharedSegment::create(bytes, "a chunk of a fake GPU's memory"));
   fill_stale(b->segment->data(), bytes);
   std::lock_guard lock(mutex_);
   const auto range = reserved_.upper_bound(key(at));

@@ -89,7 +89,7 @@ class GpuListing {
   void drop_retired();  ///< the same; the caller holds kept_mutex_
 
   GpuTeam& team_;
-  std::shared_ptr<device::Segment> segment_;
+  std::shared_ptr<SharedSegment> segment_;
   std::vector<Mine> mine_;  // by number; a peer could change what is shared
   std::uint64_t listed_ = 0;
   std::uint64_t endings_ = 0;          // GpuExports::endings(), when no number was free the last time

@@ -18,7 +18,7 @@ std::size_t GpuWords::bytes(int n) {
          whole_pages(static_cast<std::size_t>(n) * kArrivals * sizeof(GpuArrival));
 }
 
-Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment> segment, int n) {
+Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<SharedSegment> segment, int n) {
   auto words = std::shared_ptr<GpuWords>(new GpuWords);
   std::byte* at = segment->data();
   words->n_ = n;

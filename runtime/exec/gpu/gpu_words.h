@@ -47,7 +47,7 @@ class GpuWords {
   /// Of the words alone, in pinned memory and in each block of device memory.
   static std::size_t word_bytes(int n) { return count(n) * sizeof(std::uint32_t); }
   /// Pins the segment, once a process.
-  static Result<std::shared_ptr<GpuWords>> open(std::shared_ptr<device::Segment>, int n);
+  static Result<std::shared_ptr<GpuWords>> open(std::shared_ptr<SharedSegment>, int n);
   GpuWords(const GpuWords&) = delete;
   GpuWords& operator=(const GpuWords&) = delete;
   /// From now on words are in device memory, which is zero: `at[r]` is where this rank's GPU sees the block

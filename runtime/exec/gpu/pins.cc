@@ -79,19 +79,19 @@ class Pins {
 };
 
 struct Pinned {
-  explicit Pinned(std::shared_ptr<device::Segment> of) : segment(std::move(of)) {}
+  explicit Pinned(std::shared_ptr<SharedSegment> of) : segment(std::move(of)) {}
   ~Pinned() {
     if (at) Pins::all().give_back(at);
   }
   Pinned(const Pinned&) = delete;
   Pinned& operator=(const Pinned&) = delete;
-  const std::shared_ptr<device::Segment> segment;
+  const std::shared_ptr<SharedSegment> segment;
   std::byte* at = nullptr;
 };
 
 }  // namespace
 
-Result<std::shared_ptr<void>> pin(std::shared_ptr<device::Segment> segment, std::byte* at, std::size_t bytes,
+Result<std::shared_ptr<void>> pin(std::shared_ptr<SharedSegment> segment, std::byte* at, std::size_t bytes,
                                   void** on_device) {
   // All that unpinning needs is there before it is pinned: to unpin it at once, for want of memory, would
   // wait for streams that wait for this rank.

@@ -11,7 +11,7 @@ namespace ouro::rt {
 /// Pins [at, at + bytes) of a segment until the last copy of the result goes and the process is quiet
 /// (transport::when_quiet). Who pins the same `at` shares the pin. `on_device`, unless null, is where devices
 /// see it. Errors: the driver's.
-Result<std::shared_ptr<void>> pin(std::shared_ptr<device::Segment>, std::byte* at, std::size_t bytes,
+Result<std::shared_ptr<void>> pin(std::shared_ptr<SharedSegment>, std::byte* at, std::size_t bytes,
                                   void** on_device = nullptr);
 
 }  // namespace ouro::rt

@@ -51,7 +51,7 @@ void LinkExecutor::publish_message(LinkEnd& to, const Step& s, std::size_t count
   const std::size_t bytes = chunks.plan.wire.bytes((s.verb & flow::kPartialOut) != 0, count);
   to.view.header(to.next) = {f_.seq, f_.plan->folded, total, static_cast<std::uint32_t>(bytes), 0};
   publish(*to.view.full, ++to.next);
-  if (to.remote) h_.wiring.links().links->sent(s.to);
+  if (to.remote) h_.wiring.links().far->sent(s.to);
 }
 
 void LinkExecutor::accumulate(const Step& s) {

@@ -56,7 +56,7 @@ std::uint64_t Wiring::segment_key(Purpose p) const {
   return XXH3_64bits(words, sizeof words);
 }
 
-Result<std::shared_ptr<device::Segment>> Wiring::segment(Purpose purpose, std::size_t bytes, int owner) {
+Result<std::shared_ptr<SharedSegment>> Wiring::segment(Purpose purpose, std::size_t bytes, int owner) {
   auto found = context_.host_memory().segment(segment_key(purpose), bytes, members_.world_rank(owner));
   if (found.ok() || found.status().failure()->rank < 0) return found;
   Failure cause = *found.status().failure();
@@ -120,8 +120,9 @@ Status Wiring::need_links() {
                                                  members_.here());
   }
   OURO_ASSIGN(ends_.links, make_links(kLinks, std::move(here), {.bytes = whole.slot_bytes}));
+  ends_.far = ends_.links->far();
   for (int r = 0; r < members_.size(); ++r) {
-    const bool remote = ends_.links->remote(r);
+    const bool remote = ends_.far && ends_.far->is_far(r);
     ends_.in.push_back({ends_.links->inbound(r), 0, remote});
     ends_.out.push_back({ends_.links->outbound(r), 0, remote});
   }

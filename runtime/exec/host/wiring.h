@@ -14,6 +14,7 @@ namespace ouro::rt {
 /// The links of a group, and this rank's position on each of them.
 struct LinkEnds {
   std::unique_ptr<transport::Links> links;
+  transport::FarLinks* far = nullptr;       ///< those to other hosts, if there are any
   std::vector<transport::LinkEnd> in, out;  ///< by rank
 };
 
@@ -59,15 +60,15 @@ class Wiring {
   /// the network's buffers otherwise), so any two ranks can start exchanging messages at any time.
   Result<std::unique_ptr<transport::Links>> make_message_links();
 
-  /// Called when an operation has ended: tells other hosts which slots have been given back to them.
+  /// Called when an operation has ended: notifies other hosts of the slots that have been given back to them.
   void settle() {
-    if (settles()) ends_.links->settle();
+    if (settles()) ends_.far->settle();
   }
-  bool settles() const { return ends_.links && !members_.one_host(); }
+  bool settles() const { return ends_.far != nullptr; }
   /// When the links are destroyed, data that other hosts have not taken yet is still delivered; `after` is
   /// released then.
   void linger(const std::shared_ptr<void>& after) {
-    if (ends_.links) ends_.links->linger(after);
+    if (ends_.far) ends_.far->linger(after);
   }
   void drop_links() { ends_ = {}; }
 
@@ -78,7 +79,7 @@ class Wiring {
   enum Purpose : std::uint64_t { kLinks = 1, kStaging = 2, kMessages = 3 };
   std::uint64_t segment_key(Purpose) const;
   /// The segment that member `owner` owns. Errors: those of HostMemory::segment, with ranks of the group.
-  Result<std::shared_ptr<device::Segment>> segment(Purpose, std::size_t bytes, int owner);
+  Result<std::shared_ptr<SharedSegment>> segment(Purpose, std::size_t bytes, int owner);
   /// Makes links to all members: `here` for those on this host and, if there are members on other hosts,
   /// links over the network with slots as `far` specifies.
   Result<std::unique_ptr<transport::Links>> make_links(Purpose, std::unique_ptr<transport::Links> here,

@@ -83,7 +83,7 @@ class Packets final : public Program {
 /// Allocates and labels the words and records of all ranks.
 void make_device_words(int ranks) {
   job = new Job{.ranks = ranks};
-  job->device_words = *device::Segment::create(rt::GpuWords::bytes(ranks), "device words");
+  job->device_words = *SharedSegment::create(rt::GpuWords::bytes(ranks), "device words");
   // The arena zeroes sparse memory only where fibers used it, but set_up() writes here too.
   std::memset(job->device_words->data(), 0, job->device_words->bytes());
   const auto open = *rt::GpuWords::open(job->device_words, ranks);

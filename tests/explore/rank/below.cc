@@ -18,6 +18,7 @@ class ArenaLinks final : public ouro::transport::Links {
   const char* name() const override { return "arena"; }
   ouro::LinkView inbound(int from) const override { return link(from, rank_); }
   ouro::LinkView outbound(int to) const override { return link(rank_, to); }
+  ouro::Status reach(int) override { return {}; }
   ouro::Counter* doorbell(int rank) const override { return job->doorbells[static_cast<std::size_t>(rank)]; }
 
  private:

@@ -17,15 +17,15 @@ void write(Level, std::string_view) {}
 void warn(const char*, int, std::string_view) {}
 }  // namespace ouro::log
 
-namespace ouro::device {
-Result<std::shared_ptr<Segment>> Segment::create(std::size_t bytes, const char* what) {
-  auto* const segment = new Segment;
+namespace ouro {
+Result<std::shared_ptr<SharedSegment>> SharedSegment::create(std::size_t bytes, const char* what) {
+  auto* const segment = new SharedSegment;
   segment->data_ = static_cast<std::byte*>(explore::place_sparse(bytes, what));
   segment->bytes_ = bytes;
-  return std::shared_ptr<Segment>(segment);
+  return std::shared_ptr<SharedSegment>(segment);
 }
-Segment::~Segment() = default;
-}  // namespace ouro::device
+SharedSegment::~SharedSegment() = default;
+}  // namespace ouro
 
 namespace ouro::transport {
 void Exchange::damage_next() {}
@@ -39,7 +39,7 @@ Status Faults::to_be_damaged() { return {}; }
 bool Faults::is_damage(const Status&) { return false; }
 std::optional<std::size_t> read_remarks(const wire::Bytes&, ControlPage*) { return std::nullopt; }
 
-Result<std::shared_ptr<device::Segment>> HostMemory::segment(std::uint64_t, std::size_t, int) {
+Result<std::shared_ptr<SharedSegment>> HostMemory::segment(std::uint64_t, std::size_t, int) {
   return explore::job->device_words;
 }
 void HostMemory::drop_segment(std::uint64_t) {}
@@ -53,7 +53,7 @@ std::size_t GpuWords::bytes(int n) {
          static_cast<std::size_t>(n) * kArrivals * sizeof(GpuArrival);
 }
 /// As in gpu_words.cc, without pages and pins: only processors access the words.
-Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<device::Segment> segment, int n) {
+Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<SharedSegment> segment, int n) {
   auto* const words = new GpuWords;
   std::byte* at = segment->data();
   words->n_ = n;

@@ -37,7 +37,7 @@ T& shared(const char* label, Args&&... args) {
 
 Pages::Pages(int ranks) {
   for (int r = 0; r < ranks; ++r) {
-    segments.push_back(*device::Segment::create(sizeof(rt::ControlPage), "page"));
+    segments.push_back(*SharedSegment::create(sizeof(rt::ControlPage), "page"));
     rt::ControlPage& p = page(r);
     p.magic = rt::kControlMagic;
     p.rank = static_cast<std::uint32_t>(r);

@@ -16,7 +16,7 @@ class Pages {
  public:
   static constexpr std::uint64_t kKey = 77;
   explicit Pages(int ranks);
-  std::vector<std::shared_ptr<ouro::device::Segment>> segments;
+  std::vector<std::shared_ptr<ouro::SharedSegment>> segments;
   ouro::rt::ControlPage& page(int r) const {
     return *reinterpret_cast<ouro::rt::ControlPage*>(segments[static_cast<std::size_t>(r)]->data());
   }

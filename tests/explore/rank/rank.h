@@ -20,7 +20,7 @@ struct Job {
   std::vector<ouro::StagingView> staging;
   std::vector<ouro::Counter*> doorbells;
   std::vector<std::uint32_t*> aborts;
-  std::shared_ptr<ouro::device::Segment> device_words;
+  std::shared_ptr<ouro::SharedSegment> device_words;
   std::vector<std::byte*> registered;  ///< memory that other ranks may use in place
   static constexpr std::size_t kSlotBytes = 64, kStagingBytes = 256, kRingBytes = 320, kRegisteredBytes = 512;
 

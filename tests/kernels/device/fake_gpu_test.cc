@@ -174,7 +174,7 @@ TEST(FakeGpu, AnIpcHandleIsOfABaseAndForOtherProcesses) {
 
 TEST(FakeGpu, RegisteredMemoryHasAnAddressForDevices) {
   Rig rig;
-  const auto segment = value(device::Segment::create(64 << 10, "test"));
+  const auto segment = value(SharedSegment::create(64 << 10, "test"));
   auto* host = segment->data() + 100;  // in the middle of a page
   auto* seen = static_cast<std::byte*>(value(rig.gpu.register_host(host, 8192)));
 #if !defined(__SANITIZE_THREAD__)

@@ -16,7 +16,7 @@
 
 #include "runtime/core/fd.h"
 
-namespace ouro::device {
+namespace ouro::transport {
 namespace {
 
 /// A sleeping child, whose memory is a copy of this process's. The destructor kills and reaps it.
@@ -130,4 +130,4 @@ TEST(HugePages, AForkedChildAsksAboutItsOwn) {
 }
 
 }  // namespace
-}  // namespace ouro::device
+}  // namespace ouro::transport

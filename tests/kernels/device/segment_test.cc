@@ -14,17 +14,17 @@
 #include <fstream>
 #include <functional>
 
-namespace ouro::device {
+namespace ouro {
 namespace {
 
 constexpr std::size_t kBytes = 64 << 10;
 
-std::shared_ptr<Segment> made(std::size_t bytes = kBytes) {
-  auto s = Segment::create(bytes, "test");
+std::shared_ptr<SharedSegment> made(std::size_t bytes = kBytes) {
+  auto s = SharedSegment::create(bytes, "test");
   if (!s.ok()) throw std::runtime_error(s.status().message());
   return *s;
 }
-Fd copy_of(const Segment& s) { return Fd(fcntl(s.fd(), F_DUPFD_CLOEXEC, 0)); }
+Fd copy_of(const SharedSegment& s) { return Fd(fcntl(s.fd(), F_DUPFD_CLOEXEC, 0)); }
 
 Fd memory(std::size_t bytes, int seals, unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING) {
   Fd fd(memfd_create("test", flags));
@@ -63,7 +63,7 @@ TEST(Segment, IsZeroSealedAndAlone) {
 
 TEST(Segment, TakesWhatAnotherSegmentPasses) {
   const auto s = made();
-  auto again = Segment::attach(copy_of(*s), kBytes);
+  auto again = SharedSegment::attach(copy_of(*s), kBytes);
   ASSERT_TRUE(again.ok()) << again.status().message();
   EXPECT_EQ(again->get(), s.get()) << "a process maps a segment once";
   EXPECT_EQ(lines_of("/proc/self/maps", "memfd:ouro"), 1);
@@ -74,7 +74,7 @@ TEST(Segment, TakesWhatAnotherSegmentPasses) {
 TEST(Segment, SharesBytesWithItsMaker) {
   Fd fd = memory(kBytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   ASSERT_EQ(pwrite(fd.get(), "hello", 5, 100), 5);
-  auto s = Segment::attach(Fd(dup(fd.get())), kBytes);
+  auto s = SharedSegment::attach(Fd(dup(fd.get())), kBytes);
   ASSERT_TRUE(s.ok()) << s.status().message();
   EXPECT_EQ(std::memcmp((*s)->data() + 100, "hello", 5), 0);
   (*s)->data()[200] = std::byte{7};
@@ -104,12 +104,12 @@ TEST(Segment, RefusesWhatCouldHurt) {
                  {"nothing", Fd{}},
                  {"a closed one", Fd(9'999)}};
     for (auto& w : wrong) {
-      auto s = Segment::attach(std::move(w.fd), kBytes);
+      auto s = SharedSegment::attach(std::move(w.fd), kBytes);
       EXPECT_EQ(s.status().reason(), Reason::refused) << w.name;
     }
     int ends[2];
     ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-    EXPECT_EQ(Segment::attach(Fd(ends[0]), kBytes).status().reason(), Reason::refused);
+    EXPECT_EQ(SharedSegment::attach(Fd(ends[0]), kBytes).status().reason(), Reason::refused);
     close(ends[1]);
   }
   EXPECT_EQ(descriptors(), before) << "what is refused is closed";
@@ -120,14 +120,14 @@ TEST(Segment, RefusesMemoryOfAnotherUser) {
   Fd fd = memory(kBytes, 0);
   ASSERT_EQ(fchown(fd.get(), 65'534, 65'534), 0);
   ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
-  const auto s = Segment::attach(std::move(fd), kBytes);
+  const auto s = SharedSegment::attach(std::move(fd), kBytes);
   EXPECT_EQ(s.status().reason(), Reason::refused);
   EXPECT_THAT(s.status().message(), testing::HasSubstr("65534"));
 }
 
 TEST(Segment, TooMuchIsAnErrorWithBothNumbers) {
   const std::size_t much = std::size_t{1} << 45;
-  const auto s = Segment::create(much, "a test's wish");
+  const auto s = SharedSegment::create(much, "a test's wish");
   ASSERT_EQ(s.status().reason(), Reason::resource);
   EXPECT_THAT(s.status().message(),
               testing::AllOf(testing::HasSubstr("a test's wish"), testing::HasSubstr(std::to_string(much)),
@@ -147,7 +147,7 @@ TEST(Segment, LeavesNothing) {
   for (int i = 0; i < 100; ++i) {
     auto s = made();
     EXPECT_EQ(names(), shm) << "no name in /dev/shm while it lives";
-    auto second = Segment::attach(copy_of(*s), kBytes);
+    auto second = SharedSegment::attach(copy_of(*s), kBytes);
     ASSERT_TRUE(second.ok());
     s.reset();
     (*second)->data()[0] = std::byte{1};  // the last owner unmaps it
@@ -190,7 +190,7 @@ TEST(Segment, InAForkedChildLeavesItsAddressesAlone) {
 TEST(Segment, OfAParentIsMappedAgainInAForkedChild) {
   const auto s = made();
   EXPECT_EQ(child_that([&] {
-              const auto mine = Segment::attach(copy_of(*s), kBytes);
+              const auto mine = SharedSegment::attach(copy_of(*s), kBytes);
               if (!mine.ok() || mine->get() == s.get()) return 1;
               (*mine)->data()[8] = std::byte{5};
               return 0;
@@ -200,4 +200,4 @@ TEST(Segment, OfAParentIsMappedAgainInAForkedChild) {
 }
 
 }  // namespace
-}  // namespace ouro::device
+}  // namespace ouro

@@ -188,7 +188,7 @@ void* on_huge_pages() {
   auto* const at = static_cast<std::byte*>(p) + (kHuge - reinterpret_cast<std::uintptr_t>(p) % kHuge) % kHuge;
   (void)::madvise(at, kHuge, MADV_HUGEPAGE);
   std::fill_n(at, 1 << 20, std::byte{1});
-  return device::on_huge_pages(device::open_pagemap().get(), at, 1 << 20) ? at : nullptr;
+  return transport::on_huge_pages(transport::open_pagemap().get(), at, 1 << 20) ? at : nullptr;
 }
 
 /// The rules choose pull only for huge pages; if it is forced, the prediction is for the pages that the

@@ -88,7 +88,7 @@ TEST(FileSizes, AreAnErrorAndNoSignal) {
               if (write_whole(file.get(), "123456789012") != EFBIG) return 1;
               if (::lseek(file.get(), 0, SEEK_END) != 10) return 2;
               if (file_error(EFBIG).find("limited to 10 bytes (RLIMIT_FSIZE") == std::string::npos) return 3;
-              const auto segment = device::Segment::create(4096, "a test");
+              const auto segment = SharedSegment::create(4096, "a test");
               if (segment.ok() || segment.status().message().find("limited to 10 bytes") == std::string::npos)
                 return 4;
               sigset_t pending, blocked;

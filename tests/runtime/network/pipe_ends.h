@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/core/fd.h"
-#include "transport/net/tls/pipe.h"
+#include "transport/net/pipe.h"
 
 namespace ouro::transport {
 

@@ -1,6 +1,6 @@
 // Lines under TLS: the data on the wire, tampering and strangers, odd sizes and sockets with small buffers,
 // and whole jobs.
-#include "transport/net/tls/pipe.h"
+#include "transport/net/pipe.h"
 
 #include <gmock/gmock.h>
 #include <openssl/ssl.h>

@@ -41,7 +41,7 @@ void local_socket(wire::View in) {
   if (first == kNoSocket) {
     const Fd other(::open("/dev/null", O_RDWR | O_CLOEXEC));
     require(!rt::check_peer(other.get()).ok() && !rt::recv_frame(other.get(), Clock::now()).ok());
-    return require(!device::Segment::attach(Fd(), kSegment).ok());
+    return require(!SharedSegment::attach(Fd(), kSegment).ok());
   }
   int ends[2];
   require(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
@@ -76,7 +76,7 @@ void local_socket(wire::View in) {
   if (!got.ok()) return;
   require(got->fds.size() == fds.size() && fds.size() <= rt::kMaxFds);
   for (std::size_t i = 0; i < fds.size(); ++i) {
-    const auto segment = device::Segment::attach(std::move(got->fds[i]), kSegment);
+    const auto segment = SharedSegment::attach(std::move(got->fds[i]), kSegment);
     require(segment.ok() == ((first >> 2 >> i) % 4 == 0));
     if (segment.ok()) std::memset((*segment)->data(), first, (*segment)->bytes());
   }

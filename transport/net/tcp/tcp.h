@@ -8,7 +8,7 @@
 
 #include "runtime/core/fd.h"
 #include "transport/net/fabric.h"
-#include "transport/net/tls/pipe.h"
+#include "transport/net/pipe.h"
 
 namespace ouro::transport {
 

@@ -12,8 +12,8 @@
 
 #include "runtime/core/fd.h"
 #include "transport/net/exchange.h"
+#include "transport/net/pipe.h"
 #include "transport/net/tcp_sample.h"
-#include "transport/net/tls/pipe.h"
 
 namespace ouro::transport {
 

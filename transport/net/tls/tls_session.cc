@@ -31,18 +31,18 @@ std::string last_words() {
 
 }  // namespace
 
-BIO_METHOD* Pipe::Tls::method() {
+BIO_METHOD* TlsSession::method() {
   static constinit MadeOnce<BIO_METHOD*> made;
   return made.get([] {
     BIO_METHOD* const m = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "ouro");
     if (!m) return m;
     BIO_meth_set_write(m, [](BIO* b, const char* from, int n) {
-      Tls& t = of(b);
+      TlsSession& t = of(b);
       t.sealed.insert(t.sealed.end(), from, from + n);
       return n;
     });
     BIO_meth_set_read(m, [](BIO* b, char* to, int n) {
-      Tls& t = of(b);
+      TlsSession& t = of(b);
       BIO_clear_retry_flags(b);
       if (!t.ask_socket) {
         BIO_set_retry_read(b);
@@ -63,7 +63,7 @@ BIO_METHOD* Pipe::Tls::method() {
 
 /// The context that all connections of this process share; made once, and never freed, since a connection may
 /// end together with the process.
-SSL_CTX* Pipe::Tls::context() {
+SSL_CTX* TlsSession::context() {
   static constinit MadeOnce<SSL_CTX*> made;
   return made.get([] {
     SSL_CTX* const c = SSL_CTX_new(TLS_method());
@@ -94,7 +94,7 @@ SSL_CTX* Pipe::Tls::context() {
   });
 }
 
-SSL_SESSION* Pipe::Tls::session() {
+SSL_SESSION* TlsSession::session() {
   SSL_SESSION* const s = SSL_SESSION_new();
   if (s && SSL_SESSION_set1_master_key(s, key.data(), key.size()) &&
       SSL_SESSION_set_cipher(s, SSL_CIPHER_find(ssl, kSuite.data())) &&
@@ -104,7 +104,7 @@ SSL_SESSION* Pipe::Tls::session() {
   return nullptr;
 }
 
-Status Pipe::Tls::open(TlsEnd::Role role) {
+Status TlsSession::open(TlsEnd::Role role) {
   const auto cannot = [] { return Status(Reason::resource, "TLS cannot be set up: " + last_words()); };
   ERR_clear_error();
   BIO* const bio = context() && method() ? BIO_new(method()) : nullptr;
@@ -131,7 +131,7 @@ Status Pipe::Tls::open(TlsEnd::Role role) {
 
 /// Evaluates a call of the library that did not finish: ok if it only has to wait, otherwise the error that
 /// ended the connection.
-Status Pipe::Tls::judge(int returned) {
+Status TlsSession::judge(int returned) {
   const int e = SSL_get_error(ssl, returned);
   if (e == SSL_ERROR_WANT_READ && socket_error < 0) return {};
   if (socket_error >= 0) return fail(ended(socket_error));
@@ -143,7 +143,7 @@ Status Pipe::Tls::judge(int returned) {
   return fail(std::move(why));
 }
 
-Status Pipe::Tls::shake() {
+Status TlsSession::shake() {
   ERR_clear_error();
   const int done = SSL_do_handshake(ssl);
   if (done != 1) return judge(done);
@@ -153,7 +153,7 @@ Status Pipe::Tls::shake() {
   return {};
 }
 
-Status Pipe::Tls::flush(bool* blocked) {
+Status TlsSession::flush(bool* blocked) {
   if (!broken.ok()) return broken;
   *blocked = false;
   while (sent < sealed.size()) {
@@ -173,7 +173,7 @@ Status Pipe::Tls::flush(bool* blocked) {
 
 /// The bytes of the next record: in place, or gathered from several parts if one alone would make a
 /// small record.
-std::span<const std::byte> Pipe::Tls::next_record(std::span<const iovec> parts, std::size_t from) {
+std::span<const std::byte> TlsSession::next_record(std::span<const iovec> parts, std::size_t from) {
   std::size_t filled = 0;
   for (const iovec& p : parts) {
     const std::size_t skip = std::min(from, p.iov_len), here = p.iov_len - skip;
@@ -189,7 +189,7 @@ std::span<const std::byte> Pipe::Tls::next_record(std::span<const iovec> parts, 
   return {gathered.data(), filled};
 }
 
-Result<std::size_t> Pipe::Tls::write(std::span<const iovec> parts, bool* blocked) {
+Result<std::size_t> TlsSession::write(std::span<const iovec> parts, bool* blocked) {
   std::size_t taken = 0;
   if (Status s = flush(blocked); !s.ok()) return s;
   while (ready && !*blocked) {
@@ -212,9 +212,9 @@ Result<std::size_t> Pipe::Tls::write(std::span<const iovec> parts, bool* blocked
   return taken;
 }
 
-Result<std::size_t> Pipe::Tls::read(std::span<const iovec> parts, From from, bool* blocked) {
+Result<std::size_t> TlsSession::read(std::span<const iovec> parts, ReadFrom from, bool* blocked) {
   if (!broken.ok()) return broken;
-  ask_socket = from == From::wire;
+  ask_socket = from == ReadFrom::wire;
   if (!ready) {
     if (Status s = shake(); !s.ok()) return s;
   }

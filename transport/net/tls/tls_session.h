@@ -1,4 +1,4 @@
-// TLS 1.3 by OpenSSL, for a pipe. Part of Pipe (pipe.h), included only by its two files.
+// TLS 1.3 by OpenSSL. Used by pipes (transport/net/pipe.h).
 #pragma once
 #include <openssl/ssl.h>
 #include <sys/uio.h>
@@ -12,7 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "transport/net/tls/pipe.h"
+#include "runtime/core/status.h"
+#include "transport/net/tls/tls_end.h"
 
 namespace ouro::transport {
 
@@ -24,14 +25,14 @@ inline bool would_block(int error) { return error == EAGAIN || error == EWOULDBL
 
 /// One TLS connection. The library's output is collected in `sealed`, so that it never has to wait and one
 /// system call sends many records; for input it reads from the socket itself.
-struct Pipe::Tls {
-  Tls(int fd, const TlsEnd& end) : socket(fd), records_per_key(end.records_per_key) {}
-  ~Tls() {
+struct TlsSession {
+  TlsSession(int fd, const TlsEnd& end) : socket(fd), records_per_key(end.records_per_key) {}
+  ~TlsSession() {
     SSL_free(ssl);
     wire::wipe(key);
   }
-  Tls(const Tls&) = delete;
-  Tls& operator=(const Tls&) = delete;
+  TlsSession(const TlsSession&) = delete;
+  TlsSession& operator=(const TlsSession&) = delete;
 
   const int socket;
   SSL* ssl = nullptr;
@@ -46,8 +47,8 @@ struct Pipe::Tls {
 
   static SSL_CTX* context();
   static BIO_METHOD* method();
-  static Tls& of(BIO* b) { return *static_cast<Tls*>(BIO_get_data(b)); }
-  static Tls& of(const SSL* s) { return *static_cast<Tls*>(SSL_get_app_data(s)); }
+  static TlsSession& of(BIO* b) { return *static_cast<TlsSession*>(BIO_get_data(b)); }
+  static TlsSession& of(const SSL* s) { return *static_cast<TlsSession*>(SSL_get_app_data(s)); }
   SSL_SESSION* session();
 
   Status open(TlsEnd::Role);
@@ -56,7 +57,7 @@ struct Pipe::Tls {
   Status shake();
   Status flush(bool* blocked);
   Result<std::size_t> write(std::span<const iovec> parts, bool* blocked);
-  Result<std::size_t> read(std::span<const iovec> parts, From, bool* blocked);
+  Result<std::size_t> read(std::span<const iovec> parts, ReadFrom, bool* blocked);
   std::span<const std::byte> next_record(std::span<const iovec> parts, std::size_t from);
 };
 

@@ -1,5 +1,5 @@
 // Pipe: a socket in clear, or a TLS session over it. See pipe.h.
-#include "transport/net/tls/pipe.h"
+#include "transport/net/pipe.h"
 
 #include <sys/socket.h>
 
@@ -11,14 +11,14 @@
 
 namespace ouro::transport {
 
-Pipe::Pipe(int socket, std::unique_ptr<Tls> tls) : socket_(socket), tls_(std::move(tls)) {}
+Pipe::Pipe(int socket, std::unique_ptr<TlsSession> tls) : socket_(socket), tls_(std::move(tls)) {}
 Pipe::Pipe(Pipe&&) noexcept = default;
 Pipe& Pipe::operator=(Pipe&&) noexcept = default;
 Pipe::~Pipe() = default;
 
 Result<Pipe> Pipe::open(int socket, const std::optional<TlsEnd>& end) {
   if (!end) return Pipe(socket, nullptr);
-  auto tls = std::make_unique<Tls>(socket, *end);
+  auto tls = std::make_unique<TlsSession>(socket, *end);
   const bool client = end->role == TlsEnd::Role::client;
   const wire::Key &up = client ? end->keys.out : end->keys.in, &down = client ? end->keys.in : end->keys.out;
   constexpr std::string_view kLabel = "ouro tls psk";
