@@ -12,12 +12,11 @@
 #include "runtime/exec/gpu/gpu_executor.h"
 #include "runtime/group/host_operations.h"
 #include "runtime/group/inner_group.h"
-#include "runtime/group/messages.h"
 #include "runtime/stream/gpu_stream.h"
 
 namespace ouro::rt {
 
-/// Puts a group's operations and messages on device memory into streams: finds the path, takes the turn, and
+/// Puts a group's operations on device memory into streams: finds the path, takes the turn, and
 /// monitors what is in flight. The executor is made on first use.
 class GpuOperations final : public DeviceObserver {
  public:
@@ -46,14 +45,6 @@ class GpuOperations final : public DeviceObserver {
   /// In how many of them the kernels of all ranks knew this rank's buffers by the time of its call.
   std::uint64_t named();
 
-  /// Moves messages, of which some are in memory of this rank's GPU, in stream order: through memory of the
-  /// device where the fabric takes it, else through pinned memory, which is filled before and copied back
-  /// after. `exchange` is called on a thread of the stream and moves
-  /// them on the host; the returned work ends when the device has the data, too.
-  using Exchange = std::function<Status(const std::vector<Message*>&)>;
-  Result<std::shared_ptr<WorkState>> run_messages(std::vector<std::shared_ptr<Message>>,
-                                                  const std::shared_ptr<GpuStream>&, Exchange exchange) const;
-
   bool idle();
   /// Returns when all operations have ended.
   void drain();
@@ -69,16 +60,6 @@ class GpuOperations final : public DeviceObserver {
   struct BetweenHosts;
   /// Puts an operation into a stream when the place of its turn is reached. `work` ends in any case.
   Status execute(const Plan&, GpuPath, Turn, const std::shared_ptr<GpuStream>&, std::shared_ptr<WorkState>*);
-  /// Whether a message goes through memory of the device: the fabric takes it, at both ends, and the message
-  /// is long enough to gain, and not so long that it would take too much of the device's memory.
-  bool direct(const Message&) const;
-  /// Takes the memory that stands in for a message's. Errors: resource.
-  Status stand_in(Message*, bool may_be_direct) const;
-  /// After an error, copies that have been enqueued may still access the pinned memory of the messages.
-  Result<std::shared_ptr<WorkState>> enqueue_messages(const std::vector<std::shared_ptr<Message>>&,
-                                                      const std::shared_ptr<transport::OnDevice>&,
-                                                      const std::shared_ptr<GpuStream>&,
-                                                      Exchange exchange) const;
   /// The paths `staged` and `hierarchy`: the stream, when it reaches the operation, starts the host's part,
   /// which then takes the turn.
   Status execute_on_host(const Plan&, GpuPath, Turn, const std::shared_ptr<GpuStream>&,

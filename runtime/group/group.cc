@@ -91,6 +91,7 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, std::ve
       host_(planner_, sequencer_, detector_, resources_),
       gpu_(*context_, members_, spec_.key, planner_, sequencer_, detector_, waiter_, host_,
            [this] { return make_inner(); }),
+      gpu_messages_(*context_, members_),
       mailbox_(context_->cores(), records_, detector_, fabric_of(*context_, members_), context_->faults(),
                [this] { return resources_.wiring.make_message_links(); }) {
   if (!one_host()) waiter_.drive(&context_->network()->fabric());
@@ -286,11 +287,8 @@ Result<std::optional<Messages::Match>> Group::match(int source, int tag) {
 Result<std::shared_ptr<WorkState>> Group::run_on_gpu(std::vector<std::shared_ptr<Message>> messages,
                                                      const std::shared_ptr<GpuStream>& stream,
                                                      std::chrono::milliseconds deadline) {
-  if (stream->device() != context_->spec().gpu)
-    return invalid(fmt::format("message: a stream of GPU {}; this rank has GPU {}", stream->device(),
-                               context_->spec().gpu));
   for (const auto& m : messages) OURO_TRY(check(*m));
-  return gpu_.run_messages(std::move(messages), stream,
+  return gpu_messages_.run(std::move(messages), stream,
                            [weak = weak_from_this(), deadline](const std::vector<Message*>& raw) {
                              return exchange_if_there(weak, raw, deadline);
                            });

@@ -16,6 +16,7 @@
 #include "runtime/exec/host/host_resources.h"
 #include "runtime/group/adaptation.h"
 #include "runtime/group/failure_detector.h"
+#include "runtime/group/gpu_messages.h"
 #include "runtime/group/gpu_operations.h"
 #include "runtime/group/group_spec.h"
 #include "runtime/group/host_operations.h"
@@ -96,7 +97,7 @@ class Group final : public InnerGroup, public std::enable_shared_from_this<Group
   }
   Status check(const Message& m) const { return mailbox_.check(m); }
   /// Posts and completes, in stream order, messages of which some are in memory of this rank's GPU
-  /// (GpuOperations). `stream`: of that GPU. `deadline`: as in exchange, from when the stream reaches them.
+  /// (GpuMessages). `stream`: of that GPU. `deadline`: as in exchange, from when the stream reaches them.
   Result<std::shared_ptr<WorkState>> run_on_gpu(std::vector<std::shared_ptr<Message>> messages,
                                                 const std::shared_ptr<GpuStream>& stream,
                                                 std::chrono::milliseconds deadline = {});
@@ -180,6 +181,7 @@ class Group final : public InnerGroup, public std::enable_shared_from_this<Group
   Sequencer sequencer_;
   HostOperations host_;
   GpuOperations gpu_;
+  GpuMessages gpu_messages_;
   Mailbox mailbox_;
   std::mutex own_stream_mutex_;
   std::unique_ptr<HostStream> own_stream_;

@@ -176,7 +176,7 @@ void Messages::expect(int source) {
   i.expected = first;
   post_receive(i, source,
                {i.link.next, i.expected->data, i.expected->bytes, i.expected->tag,
-                device_of(source, i.expected->receipt)});
+                device_of(source, i.expected->carrier.receipt)});
 }
 
 std::shared_ptr<std::byte> Messages::device_of(int source,
@@ -192,13 +192,13 @@ void Messages::post_receive(Inbound& i, int source, const PostedReceive& where) 
 }
 
 void Messages::deliver(Unexpected& a, Message& m) {
-  if (a.receipt && m.receipt) {
-    m.receipt->take_over(a.receipt);
+  if (a.receipt && m.carrier.receipt) {
+    m.carrier.receipt->take_over(a.receipt);
   } else if (a.receipt) {
     m.outcome = a.receipt->copy_to(m.data);
   } else {
     copy_bytes(m.data, a.data.get(), a.envelope.bytes);
-    if (m.receipt) m.receipt->arrived(0, a.envelope.bytes, false);
+    if (m.carrier.receipt) m.carrier.receipt->arrived(0, a.envelope.bytes, false);
   }
   m.envelope = a.envelope;
   m.claims = nullptr;

@@ -110,15 +110,15 @@ void Messages::push(Outbound& o, int to) {
   while (!o.queue.empty() && !o.torn) {
     Message& m = *o.queue.front();
     // A long message waits for its receiver in any case, so it need not be copied. One on a device cannot be.
-    const bool lends = m.lent || (o.link.view.elsewhere && m.bytes > kBuffered);
+    const bool lends = m.carrier.lent || (o.link.view.elsewhere && m.bytes > kBuffered);
     do {
       if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) return tell();
       const std::size_t bytes = std::min<std::size_t>(m.bytes - m.moved, o.link.view.slot_bytes);
       if (o.link.view.elsewhere)
         o.link.view.elsewhere[o.link.next % o.link.view.slot_count] =
-            lends && !m.lent ? m.data + m.moved : nullptr;
-      if (FarLinks* const links = m.lent ? far(to) : nullptr)
-        links->lend_device(to, o.link.next, m.data + m.moved, m.lent);
+            lends && !m.carrier.lent ? m.data + m.moved : nullptr;
+      if (FarLinks* const links = m.carrier.lent ? far(to) : nullptr)
+        links->lend_device(to, o.link.next, m.data + m.moved, m.carrier.lent);
       if (!lends) copy_bytes(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
       if (!m.begun) m.first = o.link.next;
       o.link.view.header(o.link.next) = {m.first, on_wire(m.dtype), m.bytes,
@@ -175,7 +175,7 @@ Status Messages::pull(Inbound& i, int source, std::optional<int> asked) {
         (h.bytes == 0 && i.envelope.bytes > 0))
       return corrupt("a message's slot has a size that cannot be");
     std::byte* to = i.target ? i.target->data : i.arrival->memory();
-    const auto& receipt = i.target ? i.target->receipt : i.arrival->receipt;
+    const auto& receipt = i.target ? i.target->carrier.receipt : i.arrival->receipt;
     if (i.link.next == i.first) {
       Message* const expected = std::exchange(i.expected, nullptr);
       if ((!i.target || i.target != expected) && i.envelope.bytes > h.bytes)
@@ -247,16 +247,17 @@ bool Messages::withdraw_locked(Message& m) {
   for (Inbound& i : in_)
     if (i.within && i.target == &m) {  // the rest goes into a buffer here, with what has arrived already
       FarLinks* const links = far(i.envelope.source);
-      if (!m.receipt && links) links->recall_inbound(i.envelope.source);
+      if (!m.carrier.receipt && links) links->recall_inbound(i.envelope.source);
       try {
-        i.arrival =
-            &add(i.envelope, i.got, m.receipt);  // a receipt's memory is not the caller's: it can stay in use
+        i.arrival = &add(i.envelope, i.got,
+                         m.carrier.receipt);  // a receipt's memory is not the caller's: it can stay in use
       } catch (const std::exception&) {
-        if (m.receipt && links) links->recall_inbound(i.envelope.source);  // its memory goes with the message
+        if (m.carrier.receipt && links)
+          links->recall_inbound(i.envelope.source);  // its memory goes with the message
         i.lost = true;
         break;
       }
-      if (!m.receipt) copy_bytes(i.arrival->data.get(), m.data, i.got);
+      if (!m.carrier.receipt) copy_bytes(i.arrival->data.get(), m.data, i.got);
       i.target = nullptr;
       offer(*i.arrival);
     }

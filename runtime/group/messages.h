@@ -46,15 +46,17 @@ struct Message {
   static constexpr int kAny = -1;
   /// Receives: the key of the message that match() has set aside; 0: the next message.
   std::uint64_t matched = 0;
-  /// The address of a message in GPU memory; `data` is then pinned memory that stands in for it.
-  void* on_device = nullptr;
-  std::shared_ptr<void> pinned = nullptr;
-  /// Sends from GPU memory that the links take: memory of the device that stands in for it; `data` is its
-  /// address.
-  std::shared_ptr<std::byte> lent = nullptr;
-  /// Receives to GPU memory that the links can write: what has come. `data` is its memory on the host.
-  std::shared_ptr<DeviceReceipt> receipt = nullptr;
+  void* on_device = nullptr;  ///< the address of a message in GPU memory
+  /// Carries a message in GPU memory: one of the three, which `data` then refers to. Empty: slots of links
+  /// carry it, or the memory of the caller is lent to the link.
+  struct Carrier {
+    std::shared_ptr<void> pinned = nullptr;     ///< memory of the host
+    std::shared_ptr<std::byte> lent = nullptr;  ///< sends: memory of the device that the fabric reads
+    std::shared_ptr<DeviceReceipt> receipt =
+        nullptr;  ///< receives: memory of the device that the fabric writes
+  } carrier = {};
 
+  // Progress.
   bool done = false;
   Status outcome = {};
   Envelope envelope = {};            // receives
@@ -66,6 +68,20 @@ struct Message {
   Unexpected* claims = nullptr;           // it has this one, which is still arriving
   EndedMessages* ended = nullptr;         // where it is noted when it is done; nullptr: nowhere
   Message* next_ended = nullptr;
+
+  /// Forgets all progress: a graph posts the same message again.
+  void begin_again() {
+    *this = Message{.sends = sends,
+                    .peer = peer,
+                    .tag = tag,
+                    .data = data,
+                    .bytes = bytes,
+                    .exact = exact,
+                    .dtype = dtype,
+                    .matched = matched,
+                    .on_device = on_device,
+                    .carrier = std::move(carrier)};
+  }
 };
 
 /// A message for which there was no receive when it began.

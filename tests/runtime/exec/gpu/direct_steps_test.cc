@@ -63,15 +63,15 @@ class DirectSteps : public testing::Test {
   }
   static rt::Message sends(const std::vector<std::byte>& v, int tag = 1) {
     rt::Message m{.sends = true, .peer = 1, .tag = tag, .bytes = v.size()};
-    m.lent = *rt::take_device(0, v.size());
-    std::memcpy(m.lent.get(), v.data(), v.size());  // memory of emulated devices
-    m.data = m.lent.get();
+    m.carrier.lent = *rt::take_device(0, v.size());
+    std::memcpy(m.carrier.lent.get(), v.data(), v.size());  // memory of emulated devices
+    m.data = m.carrier.lent.get();
     return m;
   }
   static rt::Message receives(std::size_t bytes, int tag = 1, bool exact = false) {
     rt::Message m{.peer = 0, .tag = tag, .bytes = bytes, .exact = exact};
-    m.receipt = *rt::DeviceReceipt::make(0, bytes, kChunk);
-    m.data = m.receipt->on_host();
+    m.carrier.receipt = *rt::DeviceReceipt::make(0, bytes, kChunk);
+    m.data = m.carrier.receipt->on_host();
     return m;
   }
   /// Both ranks move until `done`.
@@ -98,9 +98,9 @@ class DirectSteps : public testing::Test {
     std::vector<std::byte> out(m.bytes);
     auto stream = gpu::gpu().create_stream(0, 0);
     auto to = rt::take_device(0, m.bytes);
-    EXPECT_TRUE(stream.ok() && to.ok() && m.receipt->finish().ok());
+    EXPECT_TRUE(stream.ok() && to.ok() && m.carrier.receipt->finish().ok());
     std::memset(to->get(), 0x5a, m.bytes);  // the pool may have given what held the message before
-    EXPECT_TRUE(m.receipt->enqueue(to->get(), *stream).ok());
+    EXPECT_TRUE(m.carrier.receipt->enqueue(to->get(), *stream).ok());
     EXPECT_TRUE(gpu::gpu().copy(out.data(), to->get(), out.size(), *stream).ok());
     EXPECT_TRUE(gpu::gpu().synchronize(*stream).ok());
     (void)gpu::gpu().destroy_stream(*stream).ok();
@@ -127,10 +127,10 @@ TEST_F(DirectSteps, AReceiveIsTakenBackInMidMessage) {
     const auto data = pattern(kLong, 5);
     rt::Message out = sends(data), first = receives(kLong), second = receives(kLong);
     std::vector<std::byte> host(kLong);
-    if (!device) second.receipt.reset(), second.data = host.data();
+    if (!device) second.carrier.receipt.reset(), second.data = host.data();
     ASSERT_TRUE(b_->messages->post(first).ok());
     OURO_HALF(first);
-    const std::weak_ptr<rt::DeviceReceipt> kept = first.receipt;
+    const std::weak_ptr<rt::DeviceReceipt> kept = first.carrier.receipt;
     ASSERT_TRUE(b_->messages->withdraw(first));
     first = {};
     EXPECT_FALSE(kept.expired());
@@ -149,7 +149,7 @@ TEST_F(DirectSteps, AReceiveIsTakenBackAndNoneFollows) {
   rt::Message out = sends(data), first = receives(kLong);
   ASSERT_TRUE(b_->messages->post(first).ok());
   OURO_HALF(first);
-  const std::weak_ptr<std::byte> memory = first.receipt->on_device();
+  const std::weak_ptr<std::byte> memory = first.carrier.receipt->on_device();
   ASSERT_TRUE(b_->messages->withdraw(first));
   first = {};
   ASSERT_TRUE(finish({&out}));
@@ -163,7 +163,7 @@ TEST_F(DirectSteps, ASendIsTakenBackInMidMessage) {
   rt::Message out = sends(pattern(kLong, 5)), in = receives(kLong);
   ASSERT_TRUE(b_->messages->post(in).ok());
   OURO_HALF(in);
-  const std::weak_ptr<std::byte> memory = out.lent;
+  const std::weak_ptr<std::byte> memory = out.carrier.lent;
   ASSERT_FALSE(a_->messages->withdraw(out)) << "cut off halfway";
   out = {};
   EXPECT_TRUE(drive([&] { return memory.expired(); }));

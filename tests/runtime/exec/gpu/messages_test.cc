@@ -104,6 +104,37 @@ TEST(GpuMessages, OfAnotherLengthThanIsWantedStayQueued) {
             "");
 }
 
+/// As on the host, both ends say which elements a message has; with a stream, too.
+TEST(GpuMessages, ReceiveOfAnotherElementTypeIsRefused) {
+  OURO_NEEDS_GPU();
+  EXPECT_EQ(run_threads(2,
+                        [](Context& c) -> std::string {
+                          Group& g = c.world();
+                          if (g.rank() == 0) {
+                            const std::vector<float> x(10, 7);
+                            OURO_RANK_OK(send(g, std::span(x), 1, 3));
+                            OURO_RANK_OK(barrier(g));
+                            return "";
+                          }
+                          auto s = Stream::create(c.device());
+                          OURO_RANK_OK(s);
+                          Floats right;
+                          OURO_RANK_OK(right.make(c, 10));
+                          const View other(right.view().data, 10, DType::i32, c.device());
+                          const Status first = recv(g, other, 0, 3).status();
+                          OURO_RANK_CHECK(first.reason() == Reason::mismatch, "{}", first.message());
+                          auto work = recv(g, other, 0, 3, *s);
+                          OURO_RANK_OK(work);
+                          const Status second = work->wait();
+                          OURO_RANK_CHECK(second.reason() == Reason::mismatch, "{}", second.message());
+                          OURO_RANK_OK(recv(g, right.view(), 0, 3));
+                          OURO_EXPECT_ALL(right, 7);
+                          OURO_RANK_OK(barrier(g));
+                          return "";
+                        }),
+            "");
+}
+
 /// A message that was set aside is received on a GPU, and no other in its place.
 TEST(GpuMessages, ThatWereMatchedAreReceivedByTheirHandles) {
   OURO_NEEDS_GPU();
