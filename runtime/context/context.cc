@@ -68,7 +68,7 @@ Result<std::unique_ptr<Network>> make_network(const ContextSpec& spec, const Con
 Allocation::~Allocation() {
   if (owner_->inherited()) return;  // after a fork the page is the parent's, and not mapped here
   if (block_)
-    owner_->device_memory().exports().withdraw_when_quiet(id_);
+    owner_->device_memory().exports().withdraw_when_idle(id_);
   else
     owner_->host_memory().forget(id_);
 }
@@ -77,7 +77,7 @@ Registration::~Registration() {
   try {
     (void)end().ok();
   } catch (const std::bad_alloc&) {
-    // The registration stays until the context ends, or until a look at the memory finds it freed.
+    // The registration stays until the context ends, or until a check of the memory finds it freed.
   }
 }
 
@@ -141,7 +141,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
       new Context(spec, std::move(joined->peers), std::move(*network), std::move(faults)), [](Context* c) {
         if (c->inherited()) return;  // a child cannot dismantle its copy
         delete c;
-        transport::release_if_quiet();
+        transport::free_if_idle();
       });
   OURO_TRY(context->members_.read_pages());
   if (context->size() > 1) context->calibration_ = calibration_of_host(context->members_);

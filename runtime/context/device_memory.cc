@@ -41,7 +41,7 @@ Neighbours& neighbours() { return *g_neighbours; }
 class DeviceMemory::OpenCount {
  public:
   explicit OpenCount(std::shared_ptr<SharedSegment> page) : page_(std::move(page)) {}
-  /// Counts one more until the last copy has gone.
+  /// Counts one more until the last copy is destroyed.
   static std::shared_ptr<void> one(const std::shared_ptr<OpenCount>& count) {
     count->add(1);
     return {count.get(), [count](void*) { count->add(-1); }};
@@ -69,7 +69,7 @@ DeviceMemory::DeviceMemory(JobMembers& members, const MemoryRequests& requests, 
         page.gpu_freed.set(before + 1);
       }),
       open_(std::make_shared<OpenCount>(members.self().control)),
-      releaser_(device >= 0 ? transport::Releaser::of_process() : nullptr) {
+      releaser_(device >= 0 ? transport::DeferredFreeThread::of_process() : nullptr) {
   for (int r = 0; r < members.size(); ++r)
     imported_.push_back(std::make_unique<Imported>([this] { return OpenCount::one(open_); }));
 }
@@ -121,15 +121,15 @@ void DeviceMemory::be_neighbour(bool on) {
 }
 
 Result<std::shared_ptr<transport::GpuBlock>> DeviceMemory::make_block(std::size_t bytes) {
-  look_at_gpu();
-  transport::finish_releasing();
+  poll_device();
+  transport::finish_freeing();
   return transport::GpuBlock::create(device_, bytes);
 }
 
 Result<DeviceMemory::OwnBlock> DeviceMemory::own_block(std::uint64_t key, std::size_t bytes) {
   // Without the lock, which the watch thread needs to serve others: a driver may wait for its device.
-  look_at_gpu();
-  transport::finish_releasing();
+  poll_device();
+  transport::finish_freeing();
   std::unique_lock lock(blocks_mutex_);
   block_made_.wait(lock, [&] { return !blocks_in_making_.contains(key); });
   if (const auto known = blocks_.find(key); known != blocks_.end()) return known->second;
@@ -217,7 +217,7 @@ Result<transport::GpuOffer> DeviceMemory::fetch(int r, const wire::Fetch& reques
   return offer;
 }
 
-void DeviceMemory::retire_what_ended(int r, Imported& from) {
+void DeviceMemory::retire_ended(int r, Imported& from) {
   const ControlPage& page = members_.page(r);
   const std::uint64_t freed = page.gpu_freed.get(), seen = from.freed_seen;
   if (freed == seen) return;
@@ -232,10 +232,10 @@ void DeviceMemory::retire_what_ended(int r, Imported& from) {
   from.freed_seen = freed;
 }
 
-bool DeviceMemory::let_go_of_what_ended(int r) {
+bool DeviceMemory::release_ended_imports(int r) {
   std::lock_guard lock(imported_mutex_);
   Imported& from = *imported_[static_cast<std::size_t>(r)];
-  retire_what_ended(r, from);
+  retire_ended(r, from);
   return !from.overtaken;
 }
 
@@ -248,7 +248,7 @@ Result<transport::GpuImports::At> DeviceMemory::resolve(int r, const transport::
   std::lock_guard lock(imported_mutex_);
   if (closed_) return Status(Reason::revoked, "the context is closed");
   Imported& from = *imported_[static_cast<std::size_t>(r)];
-  retire_what_ended(r, from);
+  retire_ended(r, from);
   return from.exports.map(device_, ref, bytes, [&](std::size_t first) {
     return fetch(r, {.kind = wire::Fetch::Kind::gpu, .key = ref.id, .bytes = first});
   });
@@ -272,21 +272,21 @@ bool DeviceMemory::maps(int r, std::uint64_t id) {
   std::unique_lock lock(imported_mutex_, std::try_to_lock);
   if (!lock) return true;
   Imported& from = *imported_[static_cast<std::size_t>(r)];
-  retire_what_ended(r, from);
+  retire_ended(r, from);
   lock.unlock();
-  let_owners_go();
-  transport::release_soon(kToUnmap);
+  notify_keepers();
+  transport::free_soon(kToUnmap);
   return from.exports.holds(id);
 }
 
-void DeviceMemory::let_owners_go() {
-  // The watch thread comes here, too, so nobody may wait for the driver under the lock.
-  const transport::NeverReleases later;
+void DeviceMemory::notify_keepers() {
+  // The watch thread calls this, too, so no thread may wait for the driver under the lock.
+  const transport::NeverFrees later;
   std::lock_guard keepers(keepers_mutex_);
-  for (const auto& let_go : keepers_) let_go();
+  for (const auto& release_retired : keepers_) release_retired();
 }
 
-void DeviceMemory::look_at_gpu() {
+void DeviceMemory::poll_device() {
   const auto behind = [&](int r) {
     return !members_.is_remote(r) && !members_.is_thread(r) &&
            members_.page(r).gpu_freed.get() != imported_[static_cast<std::size_t>(r)]->freed_seen;
@@ -297,9 +297,9 @@ void DeviceMemory::look_at_gpu() {
     std::unique_lock lock(imported_mutex_, std::try_to_lock);
     if (!lock) return;
     for (int r = 0; r < members_.size(); ++r)
-      if (behind(r)) retire_what_ended(r, *imported_[static_cast<std::size_t>(r)]), any = true;
+      if (behind(r)) retire_ended(r, *imported_[static_cast<std::size_t>(r)]), any = true;
   }
-  if (any) let_owners_go();
+  if (any) notify_keepers();
 }
 
 void DeviceMemory::close() {
@@ -308,8 +308,8 @@ void DeviceMemory::close() {
     closed_ = true;
     for (const auto& from : imported_) from->exports.retire_all(true);
   }
-  let_owners_go();
-  transport::finish_releasing();
+  notify_keepers();
+  transport::finish_freeing();
 }
 
 /// Only what proves that the memory is not open there is ok. An error of the question, a rank that does not
@@ -359,7 +359,7 @@ Status DeviceMemory::await_closed(std::vector<std::uint64_t>* ids, std::chrono::
     return s;
   };
   for (auto pause = 100us;; pause = std::min(2 * pause, 10'000us)) {
-    transport::release_if_quiet();
+    transport::free_if_idle();
     Status s;
     while (!ids->empty() && (s = closed(ids->back())).ok()) ids->pop_back();
     if (s.ok() || Clock::now() >= until) return s;
@@ -367,9 +367,9 @@ Status DeviceMemory::await_closed(std::vector<std::uint64_t>* ids, std::chrono::
   }
 }
 
-DeviceMemory::Keeper::Keeper(DeviceMemory& memory, std::function<void()> let_go) : memory_(memory) {
+DeviceMemory::Keeper::Keeper(DeviceMemory& memory, std::function<void()> release_retired) : memory_(memory) {
   std::lock_guard lock(memory_.keepers_mutex_);
-  at_ = memory_.keepers_.insert(memory_.keepers_.end(), std::move(let_go));
+  at_ = memory_.keepers_.insert(memory_.keepers_.end(), std::move(release_retired));
 }
 
 DeviceMemory::Keeper::~Keeper() {

@@ -42,8 +42,8 @@ class DeviceMemory final : public DeviceObserver {
   /// `keep` lives.
   Result<transport::GpuImports::At> resolve(int r, const transport::GpuRef&, std::size_t bytes);
   /// Releases mappings of what rank r of another process has freed: from then on only a `keep` holds them.
-  /// Returns false if this rank has been too late once, and has released all mappings of r that it had then.
-  bool let_go_of_what_ended(int r);
+  /// Returns false if the list of ended exports overflowed; then all mappings of r were released.
+  bool release_ended_imports(int r);
   /// Makes memory of this rank's GPU, after releasing what can be released now. Errors: those of
   /// GpuBlock::create.
   Result<std::shared_ptr<transport::GpuBlock>> make_block(std::size_t bytes);
@@ -54,21 +54,20 @@ class DeviceMemory final : public DeviceObserver {
   /// must be closed before the memory is freed (await_closed).
   Result<std::vector<std::uint64_t>> deregister(std::uint64_t registration);
   /// Waits until these exports have ended and no other process has one open; removes the closed ones from the
-  /// list. Without patience, asks once. Each question may take 100 ms, however little patience is left. Error
-  /// deadline: a rank, which the text names, still has one open, or may have, since it does not say
-  /// otherwise.
+  /// list. With a patience of 0, asks each peer once. A query can take 100 ms and may overrun the patience.
+  /// Error deadline: a rank, which the text names, has one open, or has not answered.
   Status await_closed(std::vector<std::uint64_t>* ids, std::chrono::milliseconds patience);
   /// Before the context closes: from now on maps nothing (revoked), and releases all mappings of other
   /// processes' exports, except those that an owner keeps for a graph. They are unmapped when the process is
-  /// quiet; the control page says how many are left.
+  /// idle (free_when_idle); the control page says how many are left.
   void close();
-  /// Releases what other ranks have freed since the last look; called on the watch thread.
-  void look_at_gpu() override;
-  /// As long as it lives, `let_go` is called, from any thread, when imports may have been retired. Owners
-  /// that keep imports beyond an operation then release the retired ones.
+  /// Releases what other ranks have freed since the last call; called on the watch thread.
+  void poll_device() override;
+  /// As long as it lives, `release_retired` is called, from any thread, when imports may have been retired.
+  /// Owners that keep imports beyond an operation then release the retired ones.
   class Keeper {
    public:
-    Keeper(DeviceMemory&, std::function<void()> let_go);
+    Keeper(DeviceMemory&, std::function<void()> release_retired);
     ~Keeper();
     Keeper(const Keeper&) = delete;
     Keeper& operator=(const Keeper&) = delete;
@@ -85,14 +84,13 @@ class DeviceMemory final : public DeviceObserver {
   Result<BlockAt> block(int r, std::uint64_t key, std::size_t bytes);
   void drop_block(std::uint64_t key);
   /// The multicast object `key` of these ranks of the job, including this one; all ranks must pass the same
-  /// order. When this returns it, all ranks have joined and bound memory, on demand: none of them has to be
-  /// in the same call, and nothing is left to be made when they call. A rank that has failed returns its
-  /// error to all that ask.
+  /// order. On return every rank has joined and bound memory. Peers do this from their watch threads, so they
+  /// need not be in this call. A rank that has failed returns its error to all that ask.
   Result<std::shared_ptr<transport::GpuMulticast>> multicast(std::span<const int> ranks, std::uint64_t key,
                                                              std::size_t bytes);
   void drop_multicast(std::uint64_t key);
 
-  /// Lives from before a rank joins until it has become a neighbour, or has failed to. Meanwhile ranks of
+  /// Exists from before a rank joins until it has become a neighbour, or has failed to. Meanwhile ranks of
   /// this process that joined earlier wait for it, instead of concluding that it has left.
   class Coming {
    public:
@@ -123,8 +121,8 @@ class DeviceMemory final : public DeviceObserver {
     std::shared_ptr<transport::GpuBlock> block;
     std::uint64_t id = 0;  // id of its export
   };
-  void retire_what_ended(int r, Imported&);
-  void let_owners_go();
+  void retire_ended(int r, Imported&);
+  void notify_keepers();
   /// Releases the imports of rank r that can be released now, and returns whether this process still maps its
   /// export `id`. Called on the watch thread.
   bool maps(int r, std::uint64_t id);
@@ -156,7 +154,7 @@ class DeviceMemory final : public DeviceObserver {
     Status why;
   };
   static constexpr std::size_t kEndedMulticasts =
-      256;  // remembered, so that a late request does not make an object that nobody drops
+      256;  // remembered, so that a late request does not make an object that would never be dropped
   Status multicast_ended(std::uint64_t key) const;
   template <class Make>
   Result<std::shared_ptr<transport::GpuMulticast>> multicast_part(std::uint64_t key, Make&& make);
@@ -183,8 +181,8 @@ class DeviceMemory final : public DeviceObserver {
   std::map<std::uint64_t, OwnBlock> blocks_;
   std::mutex multicasts_mutex_;
   std::map<std::uint64_t, MulticastPart> multicasts_;
-  std::deque<EndedMulticast> ended_multicasts_;          // those dropped last
-  const std::shared_ptr<transport::Releaser> releaser_;  // last: it may release what is above
+  std::deque<EndedMulticast> ended_multicasts_;                    // those dropped last
+  const std::shared_ptr<transport::DeferredFreeThread> releaser_;  // last: it may release what is above
 };
 
 }  // namespace ouro::rt

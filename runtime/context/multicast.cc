@@ -102,7 +102,8 @@ void DeviceMemory::drop_multicast(std::uint64_t key) {
   decltype(multicasts_)::node_type gone;
   std::lock_guard lock(multicasts_mutex_);
   gone = multicasts_.extract(key);
-  // A rank that is told so looks for the error because of which this one left (FailureDetector::fail).
+  // A rank that gets this answer searches for the error because of which this one left
+  // (FailureDetector::fail).
   Status why(Failure{.reason = Reason::peer_dead,
                      .text = "it has left the group",
                      .rank = members_.rank(),

@@ -70,9 +70,9 @@ void Observers::scan_errors() {
   }
 }
 
-void Observers::look_at_gpu() {
+void Observers::poll_device() {
   std::lock_guard lock(gpu_mutex_);
-  for (DeviceObserver* g : gpu_groups_) g->look_at_gpu();
+  for (DeviceObserver* g : gpu_groups_) g->poll_device();
 }
 
 }  // namespace ouro::rt

@@ -12,10 +12,9 @@ namespace ouro::rt {
 /// Events of members that a group is notified of, on the watch and network threads.
 class MemberObserver {
  public:
-  virtual void on_losses(
-      const std::vector<Loss>&) = 0;   ///< ranks that have gone; those outside the group are ignored
-  virtual void on_fenced(int by) = 0;  ///< rank `by` continues without this one
-  virtual void adopt_errors() = 0;     ///< a peer has published an error
+  virtual void on_losses(const std::vector<Loss>&) = 0;  ///< lost ranks; those outside the group are ignored
+  virtual void on_fenced(int by) = 0;                    ///< rank `by` continues without this one
+  virtual void adopt_errors() = 0;                       ///< a peer has published an error
 
  protected:
   ~MemberObserver() = default;
@@ -24,7 +23,7 @@ class MemberObserver {
 /// An owner of operations on devices that are in flight and that no host thread waits for.
 class DeviceObserver {
  public:
-  virtual void look_at_gpu() = 0;  ///< called periodically to check these operations
+  virtual void poll_device() = 0;  ///< called periodically to check these operations
 
  protected:
   ~DeviceObserver() = default;
@@ -50,7 +49,7 @@ class Observers {
   void report_fence(int by);
   /// Checks all pages for errors that were not there the last time.
   void scan_errors();
-  void look_at_gpu();
+  void poll_device();
 
  private:
   JobMembers& members_;

@@ -14,7 +14,7 @@ Result<GroupRecord*> OwnRecords::claim(std::uint64_t key) {
     next_ = (next_ + i + 1) % kRecords;
     r.key.set(0);
     r.error.set(0), r.entered.set(0), r.completed.set(0), r.shrinking.set(0), r.decided.set(0),
-        r.resume.set(0), r.vote.set(0), r.revised.set(0), r.looked.set(0);
+        r.resume.set(0), r.vote.set(0), r.revised.set(0), r.revision_point.set(0);
     for (auto& h : r.history) h.tag.set(0);
     for (auto& d : r.dead) d.set(0);
     r.state.set(static_cast<std::uint32_t>(GroupState::open));

@@ -11,8 +11,8 @@
 
 namespace ouro::rt {
 
-/// When and with whom a group measures: at the end of the first look (revision.h) from operation `seq` on,
-/// with its rank `rank`.
+/// When and with whom a group measures: at the end of the first revision point (revision.h) from operation
+/// `seq` on, with its rank `rank`.
 struct ProbeMeeting {
   std::uint64_t group = 0, seq = 0;
   int rank = 0;
@@ -26,18 +26,18 @@ class PeerProbes {
  public:
   explicit PeerProbes(ControlPage& mine) : mine_(mine) {}
   /// Publishes which rank is invited. Returns false if another group is asking already (one that has not
-  /// reached its look for 50 ms loses its turn), or if a rank that was asked before has not finished and is
-  /// not dead.
+  /// reached its revision point for 50 ms loses its turn), or if a rank that was asked before has not
+  /// finished and is not dead.
   bool invite(const ProbeMeeting&, const ControlPage& peer,
               const std::function<bool(int world_rank)>& is_dead);
-  /// For the group that has invited, at the end of its look: a probe with blocks of at most
+  /// For the group that has invited, at the end of its revision point: a probe with blocks of at most
   /// ProbePage::kBytes, until `end`. nullptr: it has lost its turn. The probe must be destroyed
   /// before withdraw().
   std::unique_ptr<Probe> meet(std::uint64_t group, Clock::time_point end);
   void withdraw(std::uint64_t group);
-  /// For the invited rank, at the end of a look, `at`: answers until the asker, a process of this host, has
-  /// finished, or asks nothing for a while; at most 2 ms. Returns at once if it is not invited there, or is
-  /// answering another rank.
+  /// For the invited rank, at the end of a revision point, `at`: answers until the asker, a process of this
+  /// host, has finished, or asks nothing for a while; at most 2 ms. Returns at once if it is not invited
+  /// there, or is answering another rank.
   void answer(const ControlPage& asker, const ReadAsker& read, const ProbeMeeting& at);
 
  private:

@@ -1,4 +1,4 @@
-// What a rank tells ranks of other hosts about itself when it joins; it precedes the address of its fabric.
+// Facts that a rank sends to ranks of other hosts when it joins, before the address of its fabric.
 // Used by Context and JobMembers.
 #pragma once
 #include <cstddef>

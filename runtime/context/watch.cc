@@ -7,7 +7,7 @@
 #include <fstream>
 #include <utility>
 
-#include "transport/cuda_ipc/quiet.h"
+#include "transport/cuda_ipc/deferred_free.h"
 
 namespace ouro::rt {
 namespace {
@@ -43,7 +43,7 @@ Watch::Watch(JobMembers& members, Observers& observers, Serve serve_fetch, Fd se
   for (int r = 0; r < members.size(); ++r) watch_peer(r);
   tick();
   thread_ = Thread("ouro-watch", [this] {
-    const transport::NeverReleases here;  // a thread that waits for a driver sees no failures
+    const transport::NeverFrees here;  // a thread that waits for a driver sees no failures
     bool again = false;
     persist("the watch over the ranks of this host", [&] {
       if (std::exchange(again, true)) {  // resumes what an exception has interrupted
@@ -108,7 +108,7 @@ void Watch::tick() {
     }
     if (!gone.empty()) observers_.report_deaths(gone);
     observers_.scan_errors();
-    observers_.look_at_gpu();
+    observers_.poll_device();
   });
 }
 

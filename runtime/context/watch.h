@@ -20,7 +20,7 @@ namespace ouro::rt {
 /// latecomers, and scans the peers' pages for errors.
 class Watch {
  public:
-  /// Serves a request for memory, with the descriptors that came with it, on a connected socket; an error
+  /// Serves a request for memory, with the descriptors that arrived with it, on a connected socket; an error
   /// that it returns is sent to the peer.
   using Serve = std::function<Status(int line, const wire::Fetch&, std::span<const Fd> given)>;
   /// `server` takes requests for memory, `rendezvous` (rank 0) refuses latecomers; either may be invalid.

@@ -1,5 +1,5 @@
-// Support for forked children: tells them apart from their parents and closes the sockets that they must not
-// keep open. Used by objects that own threads, locks or sockets.
+// Support for forked children: distinguishes them from their parents and closes the sockets that they must
+// not keep open. Used by objects that own threads, locks or sockets.
 #pragma once
 #include <atomic>
 

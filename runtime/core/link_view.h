@@ -19,7 +19,7 @@ struct PostedReceive {
   std::byte* to = nullptr;
   std::size_t capacity = 0;
   std::int32_t tag = 0;
-  /// If set, memory of a device, as large as `to`. What a fabric can write there goes there, and the rest to
+  /// If set, memory of a device, as large as `to`. A fabric writes there what it can, and the rest to
   /// `to`. It stays allocated while anything may be written to it, also after the receive has been revoked.
   std::shared_ptr<std::byte> device = nullptr;
 };

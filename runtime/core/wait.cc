@@ -120,7 +120,7 @@ void wait_patiently(Counter& c, std::uint64_t at_least) {
 
 Question ask_while_waiting(Question q) { return std::exchange(question, q); }
 bool inside_question() { return asking > 0; }
-Status Waiter::ask_and_look(Clock::duration elapsed) {
+Status Waiter::ask_and_check(Clock::duration elapsed) {
   if (question.ask) {
     struct Asking {
       Asking() { ++asking; }
@@ -128,7 +128,7 @@ Status Waiter::ask_and_look(Clock::duration elapsed) {
     } const now;
     OURO_TRY(question.ask(question.data));
   }
-  return look(elapsed);
+  return check(elapsed);
 }
 
 Status Waiter::until(Signal s, std::uint32_t at_least) {
@@ -156,7 +156,7 @@ Status Waiter::climb(Signal s, There there) {
     if (busy.may()) sched_yield();
   }
   const auto start = Clock::now();
-  auto next_look = start + kLookEvery;
+  auto next_check = start + kCheckEvery;
   std::atomic_ref abort(*const_cast<std::uint32_t*>(abort_));
   int yields = 0;
   for (std::uint64_t i = 1;; ++i) {
@@ -167,11 +167,11 @@ Status Waiter::climb(Signal s, There there) {
       continue;
     }
     const auto now = Clock::now();
-    if (now >= next_look || abort.load(std::memory_order_acquire) != 0) {
+    if (now >= next_check || abort.load(std::memory_order_acquire) != 0) {
       // Data that a rank published before its death still counts.
       if (here()) return {};
-      OURO_TRY(ask_and_look(now - start));
-      next_look = now + kLookEvery;
+      OURO_TRY(ask_and_check(now - start));
+      next_check = now + kCheckEvery;
     }
     const bool may = busy.may();
     spinning = may && now - start < patience_.spin;
@@ -197,7 +197,7 @@ Status Waiter::until_driven(Counter& c, std::uint64_t at_least, bool by_engine) 
   } driving(*engine_);
   const Signal signal{&c.value, &c.sleepers};
   const auto start = Clock::now();
-  auto next_look = start + kLookEvery;
+  auto next_check = start + kCheckEvery;
   std::atomic_ref abort(*const_cast<std::uint32_t*>(abort_));
   const auto spin = spin_for(patience_, by_engine);
   Busy busy(patience_.crowded);
@@ -210,10 +210,10 @@ Status Waiter::until_driven(Counter& c, std::uint64_t at_least, bool by_engine) 
       if (load(c) >= at_least) return {};
     }
     const auto now = Clock::now();
-    if (now >= next_look || abort.load(std::memory_order_acquire) != 0) {
+    if (now >= next_check || abort.load(std::memory_order_acquire) != 0) {
       if (load(c) >= at_least) return {};
-      OURO_TRY(ask_and_look(now - start));
-      next_look = now + kLookEvery;
+      OURO_TRY(ask_and_check(now - start));
+      next_check = now + kCheckEvery;
     }
     const bool may = busy.may();
     if (may && now - start < spin) {

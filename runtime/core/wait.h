@@ -112,8 +112,8 @@ struct Patience {
   static constexpr Patience with_own_cores() { return {.spin = std::chrono::microseconds(50)}; }
 };
 
-/// How operations wait for other ranks. A wait calls `look` periodically, and at once when the abort word is
-/// set; a failure that `look` returns ends the wait. No wait runs without these checks.
+/// How operations wait for other ranks. A wait calls `check` periodically, and at once when the abort word is
+/// set; a failure that `check` returns ends the wait. No wait runs without these checks.
 class Waiter {
  public:
   Waiter(const std::uint32_t* abort, const Patience& patience) : abort_(abort), patience_(patience) {}
@@ -137,12 +137,12 @@ class Waiter {
   Status until(Signal, std::uint32_t at_least);
 
  protected:
-  /// Called about every kLookEvery during a wait, `elapsed` after the wait began.
-  virtual Status look(Clock::duration elapsed) = 0;
-  static constexpr std::chrono::milliseconds kLookEvery{4};
+  /// Called about every kCheckEvery during a wait, `elapsed` after the wait began.
+  virtual Status check(Clock::duration elapsed) = 0;
+  static constexpr std::chrono::milliseconds kCheckEvery{4};
 
  private:
-  Status ask_and_look(Clock::duration elapsed);
+  Status ask_and_check(Clock::duration elapsed);
   Status until_counted(Counter&, std::uint64_t at_least);
   Status until_driven(Counter&, std::uint64_t at_least, bool by_engine);
   /// Climbs the wait ladder (wait.cc) until `there`, called with the value of the word, returns true.

@@ -13,12 +13,12 @@
 namespace ouro::rt {
 namespace {
 
-constexpr std::uint64_t kStride = 64;   // operations from look to look
-constexpr std::uint64_t kNext = 17;     // after one that is no look; prime, as programs repeat themselves
-constexpr std::size_t kFrom = 4 << 10;  // bytes; below, no choice depends on a record
-constexpr int kMostRanks = 64;          // the limit of rows_by_cost
-constexpr std::size_t kPartners = 3;    // at most; spread over the ranks of the members
-constexpr int kInVain = 16;             // then other work occupies the processors
+constexpr std::uint64_t kStride = 64;          // operations from one revision point to the next
+constexpr std::uint64_t kNext = 17;            // after one that is none; prime, as programs repeat themselves
+constexpr std::size_t kFrom = 4 << 10;         // bytes; below, no choice depends on a record
+constexpr int kMostRanks = 64;                 // the limit of rows_by_cost
+constexpr std::size_t kPartners = 3;           // at most; spread over the ranks of the members
+constexpr int kInVain = 16;                    // then other work occupies the processors
 constexpr std::uint64_t kMostRevisions = 256;  // their tables are kept until the group ends
 constexpr std::size_t kKnown = 64;             // a power of two
 constexpr auto kToMeasure = std::chrono::microseconds(700), kToWake = std::chrono::microseconds(500);
@@ -72,13 +72,13 @@ Adaptation::Adaptation(Context& context, const Members& members, MemberRecords& 
   asking_ = partners_.size();
 }
 
-bool Adaptation::looks(const Plan& plan, std::uint64_t ticket) {
+bool Adaptation::is_revision_point(const Plan& plan, std::uint64_t ticket) {
   if (!watches_ || ticket < due_) return false;
   const Operation& op = plan.op;
-  const bool looks = op.collective != Collective::mix && !op.uneven && op.segments.empty() &&
-                     unit_bytes(op, members_.rank(), members_.size()) >= kFrom;
-  due_ = ticket + (looks ? kStride : kNext);
-  return looks;
+  const bool is_point = op.collective != Collective::mix && !op.uneven && op.segments.empty() &&
+                        unit_bytes(op, members_.rank(), members_.size()) >= kFrom;
+  due_ = ticket + (is_point ? kStride : kNext);
+  return is_point;
 }
 
 Status Adaptation::after(const Plan& plan, std::uint64_t seq, std::chrono::nanoseconds took, Status outcome) {
@@ -87,7 +87,7 @@ Status Adaptation::after(const Plan& plan, std::uint64_t seq, std::chrono::nanos
     return outcome;
   }
   try {
-    look(seq);
+    pass_revision_point(seq);
   } catch (const std::exception&) {
     return no_memory();
   }
@@ -114,12 +114,13 @@ bool Adaptation::read_first(std::uint64_t from, void* to, std::size_t bytes) {
   return !all.is_thread(rank) && context_.host_memory().read(rank, from, to, bytes);
 }
 
-void Adaptation::look(std::uint64_t seq) {
+void Adaptation::pass_revision_point(std::uint64_t seq) {
   if (!register_)
     if (const GroupRecord* const first = records_.find(first_))
       register_ = find_revision(records_.page(first_), *first, records_.key());
   if (!register_) return;
-  if (const auto record = rt::look(records_.mine(), *register_, records_.key(), revision_ + 1, seq))
+  if (const auto record =
+          rt::pass_revision_point(records_.mine(), *register_, records_.key(), revision_ + 1, seq))
     take(without_absurd(*record), seq);
 }
 
@@ -132,12 +133,12 @@ void Adaptation::lead(const Plan& plan, std::chrono::nanoseconds took) {
   if (!proposal_) return;
   register_->kept.set(1);
   const std::uint64_t at =
-      propose(*register_, revision_ + 1, last_, *proposal_, [this] { return looks_of_all(); });
+      propose(*register_, revision_ + 1, last_, *proposal_, [this] { return points_of_all(); });
   if (at > 0) last_ = at, proposed_ = revision_ + 1, proposal_.reset();
 }
 
-Looks Adaptation::looks_of_all() {
-  Looks all;
+RevisionPoints Adaptation::points_of_all() {
+  RevisionPoints all;
   for (int r = 0; r < members_.size(); ++r) {
     if (!records_.is_here(r)) continue;
     if (const GroupRecord* const record = records_.find_ours(r))
@@ -151,12 +152,12 @@ Looks Adaptation::looks_of_all() {
 void Adaptation::leave(bool failed) {
   withdraw();
   if (members_.rank() != first_ || !register_) return;
-  // A record that this member has not taken no member will take: its look has not begun.
+  // A record that this member has not taken no member will take: its revision point has not been reached.
   bool all = true;
   for (int r = 0; r < members_.size() && all && !failed && revision_ > 0 && revision_ == proposed_; ++r) {
     if (!records_.is_here(r) || records_.has_left(r) || records_.is_dead(r)) continue;
     const GroupRecord* const record = records_.find_ours(r);
-    all = record && record->looked.get() >= last_;
+    all = record && record->revision_point.get() >= last_;
   }
   if (all) register_->kept.set(0);
 }

@@ -29,12 +29,12 @@ class Adaptation {
   /// of the group's operations.
   Adaptation(Context&, const Members&, MemberRecords&, Planner&, Waiter& waiter);
 
-  /// The first ticket for which looks() is to be called.
+  /// The first ticket for which is_revision_point() is to be called.
   std::uint64_t due() const { return due_; }
-  /// Whether the operation is a look (revision.h). The same on all members.
-  bool looks(const Plan&, std::uint64_t ticket);
-  /// Called when operation `seq`, a look, has ended with `outcome`; returns that outcome. Errors: resource,
-  /// if there is no memory to adopt a record.
+  /// Whether the operation is a revision point (revision.h). The same on all members.
+  bool is_revision_point(const Plan&, std::uint64_t ticket);
+  /// Called when operation `seq`, a revision point, has ended with `outcome`; returns that outcome. Errors:
+  /// resource, if there is no memory to adopt a record.
   Status after(const Plan&, std::uint64_t seq, std::chrono::nanoseconds took, Status outcome);
   /// Called when the group, which is at rest, leaves. `failed`: no member adopts a record any more.
   void leave(bool failed);
@@ -45,7 +45,7 @@ class Adaptation {
   std::string since() const;
 
  private:
-  void look(std::uint64_t seq);
+  void pass_revision_point(std::uint64_t seq);
   void lead(const Plan&, std::chrono::nanoseconds took);
   void sample(const Plan&, std::chrono::nanoseconds took);
   struct Known;
@@ -56,7 +56,7 @@ class Adaptation {
   void withdraw();
   bool read_first(std::uint64_t from, void* to, std::size_t bytes);
   void take(const Calibration&, std::uint64_t seq);
-  Looks looks_of_all();
+  RevisionPoints points_of_all();
 
   Context& context_;
   const Members& members_;
@@ -73,15 +73,15 @@ class Adaptation {
   struct Ratios {
     Misses to_model, to_before = Misses::of_repetitions();
   } ratios_[2];  // of operations in which ranks wait for all others, and of other operations
-  Misses* heard_ = &ratios_[0].to_model;                // the one because of which it measures
-  std::vector<int> partners_;                           // with which it measures
-  std::size_t asking_;                                  // index of the next; their number: none
-  int in_vain_ = 0;                                     // failed invitations
-  bool invited_ = false;                                // a partner, to the next look
-  std::optional<PairCosts> slowest_;                    // of the partners measured so far
-  std::uint32_t wake_ = 0;                              // the longest of the partners; 0: not known
-  std::optional<Calibration> proposal_;                 // the record to propose
-  std::uint64_t last_ = 0, proposed_ = 0;               // look, and number, of the newest revision in force
+  Misses* heard_ = &ratios_[0].to_model;   // the one because of which it measures
+  std::vector<int> partners_;              // with which it measures
+  std::size_t asking_;                     // index of the next; their number: none
+  int in_vain_ = 0;                        // failed invitations
+  bool invited_ = false;                   // a partner, to the next revision point
+  std::optional<PairCosts> slowest_;       // of the partners measured so far
+  std::uint32_t wake_ = 0;                 // the longest of the partners; 0: not known
+  std::optional<Calibration> proposal_;    // the record to propose
+  std::uint64_t last_ = 0, proposed_ = 0;  // revision point, and number, of the newest revision in force
   std::function<std::optional<PairCosts>(int)> probe_;  // for tests: instead of other ranks
   struct Known {
     std::uint64_t plan = 0;

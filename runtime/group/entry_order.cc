@@ -7,10 +7,10 @@ namespace ouro::rt {
 
 bool EntryOrder::await(std::uint64_t place) {
   if (left_.load(std::memory_order_acquire) >= place) return true;
-  constexpr std::chrono::milliseconds kLook{5};
+  constexpr std::chrono::milliseconds kCheckEvery{5};
   const LentCore lent;
   std::unique_lock lock(mutex_);
-  while (!cv_.wait_for(lock, kLook, [&] { return left_.load(std::memory_order_acquire) >= place; }))
+  while (!cv_.wait_for(lock, kCheckEvery, [&] { return left_.load(std::memory_order_acquire) >= place; }))
     if (!detector_.ok()) return false;
   return true;
 }

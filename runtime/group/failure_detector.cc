@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kExplainMismatch = 500ms;
-constexpr auto kLookAtProcesses = 250ms, kStalled = 750ms;
+constexpr auto kCheckProcesses = 250ms, kStalled = 750ms;
 
 double in_seconds(std::chrono::milliseconds t) { return std::chrono::duration<double>(t).count(); }
 
@@ -58,19 +58,19 @@ void FailureDetector::complete(Failure* f, const InFlight* op) {
       if (members_.is_dead(r)) f->dead.push_back(r);
 }
 
-Status FailureDetector::fail(Failure f, const InFlight* op, bool tell_peers) {
+Status FailureDetector::fail(Failure f, const InFlight* op, bool notify_peers) {
   const Collective collective = op ? op->plan->op.collective : Collective::none;
   Status first;
   try {
     // A rank that leaves because of an error publishes it first, and that error is the cause of this failure.
-    if (tell_peers && f.reason == Reason::peer_dead) adopt_errors();
+    if (notify_peers && f.reason == Reason::peer_dead) adopt_errors();
     if (f.reason == Reason::resource && f.rank < 0) f.rank = members_.rank();
     complete(&f, op);
     first = Status(std::move(f));
   } catch (const std::bad_alloc&) {
     first = no_memory();
   }
-  return keep(std::move(first), collective, tell_peers);
+  return keep(std::move(first), collective, notify_peers);
 }
 
 Status FailureDetector::fail(const Status& s) {
@@ -81,7 +81,7 @@ Status FailureDetector::fail(const Status& s) {
   }
 }
 
-Status FailureDetector::keep(Status first, Collective collective, bool tell_peers) noexcept {
+Status FailureDetector::keep(Status first, Collective collective, bool notify_peers) noexcept {
   {
     std::lock_guard lock(mutex_);
     if (!error_.ok()) return error_;
@@ -92,7 +92,7 @@ Status FailureDetector::keep(Status first, Collective collective, bool tell_peer
     try {
       f();
     } catch (const std::exception&) {
-      return;  // the next heartbeat of the lines, or the next look at a GPU, repeats it
+      return;  // the next heartbeat of the lines, or the next poll of the device, repeats it
     }
   };
   best_effort([&] {
@@ -100,7 +100,7 @@ Status FailureDetector::keep(Status first, Collective collective, bool tell_peer
     if (release_) release_(first);
   });
   best_effort([&] {
-    if (tell_peers && context_.records().publish(members_.mine(), *first.failure(), collective))
+    if (notify_peers && context_.records().publish(members_.mine(), *first.failure(), collective))
       context_.tell();
   });
   best_effort([&] { OURO_INFO(COLL, "{}", first.message()); });
@@ -151,7 +151,7 @@ void FailureDetector::on_losses(const std::vector<Loss>& losses) {
       f.seq = seq;
     }
   }
-  // On one host every member notices a death by its own pidfd; between hosts some members hear of it
+  // On one host every member notices a death by its own pidfd; between hosts some members learn of it
   // before others.
   (void)fail(std::move(f), nullptr, !settings_.one_host);
 }
@@ -166,10 +166,10 @@ void FailureDetector::on_fenced(int by) {
              nullptr, false);
 }
 
-Status FailureDetector::look(InFlight& op) {
+Status FailureDetector::check(InFlight& op) {
   adopt_errors();
   OURO_TRY(status());
-  OURO_TRY(look_for_mismatch(op));
+  OURO_TRY(check_for_mismatch(op));
   std::vector<int> absent;
   for (int r = 0; r < members_.size(); ++r) {
     if (r == members_.rank()) continue;
@@ -185,8 +185,8 @@ Status FailureDetector::look(InFlight& op) {
                    .detector = "control page"},
                   &op, true);
   }
-  OURO_TRY(look_at_awaited(op));
-  OURO_TRY(look_at_stopped(op));
+  OURO_TRY(check_awaited(op));
+  OURO_TRY(check_stopped(op));
   const Collective collective = op.plan->op.collective;
   const double elapsed = op.elapsed();
   if (elapsed >= in_seconds(settings_.late_after)) {
@@ -240,7 +240,7 @@ std::string FailureDetector::slow_links(bool news) {
 
 /// A rank that has entered the operation may leave as soon as it has done its part: its data has arrived, or
 /// may be in flight for as long as a path may be silent.
-Status FailureDetector::look_at_awaited(InFlight& op) {
+Status FailureDetector::check_awaited(InFlight& op) {
   InFlight::Awaited& awaited = op.awaited;
   if (awaited.peer < 0 || !members_.has_closed(awaited.peer)) return {};
   if (awaited.left_since == Clock::time_point{}) awaited.left_since = Clock::now();
@@ -254,12 +254,12 @@ Status FailureDetector::look_at_awaited(InFlight& op) {
 }
 
 /// The kernel answers for a stopped process, so nothing else reveals the stop on its own host.
-Status FailureDetector::look_at_stopped(InFlight& op) {
+Status FailureDetector::check_stopped(InFlight& op) {
   InFlight::Stopped& stopped = op.stopped;
-  const auto now = Clock::now(), before = stopped.looked;
-  if (now - before < kLookAtProcesses) return {};
-  stopped.looked = now;
-  // Times a stop anew if this process itself was stopped since the last look, or if operations have
+  const auto now = Clock::now(), before = stopped.checked;
+  if (now - before < kCheckProcesses) return {};
+  stopped.checked = now;
+  // Times a stop anew if this process itself was stopped since the last check, or if operations have
   // ended meanwhile.
   if (now - before > kStalled || stopped.seq != op.seq) stopped.rank = -1;
   stopped.seq = op.seq;
@@ -281,7 +281,7 @@ Status FailureDetector::look_at_stopped(InFlight& op) {
               &op, true);
 }
 
-Status FailureDetector::look_for_mismatch(const InFlight& op) {
+Status FailureDetector::check_for_mismatch(const InFlight& op) {
   auto found = find_mismatch(members_, op.seq, op.plan->signature);
   return found ? fail(std::move(*found), &op, true) : Status();
 }
@@ -315,7 +315,7 @@ Status FailureDetector::resolve(const Failure& suspected, const InFlight& op) {
        std::this_thread::sleep_for(1ms)) {
     adopt_errors();
     OURO_TRY(status());
-    OURO_TRY(look_for_mismatch(op));
+    OURO_TRY(check_for_mismatch(op));
   }
   // Ranks that took part in different operations, in which neither had to wait for the other, find out later.
   for (std::uint64_t seq = op.seq - 1; seq > 0 && seq + kHistory > op.seq; --seq)

@@ -16,7 +16,7 @@
 
 namespace ouro::rt {
 
-/// Keeps the first error of a group and finds it: by the look of a waiting rank (late, dead, departed and
+/// Keeps the first error of a group and finds it: by the checks of a waiting rank (late, dead, departed and
 /// disagreeing members, errors of peers, the deadline), by the context's threads, or from whoever reports
 /// it. Thread-safe.
 class FailureDetector final : public MemberObserver {
@@ -46,9 +46,9 @@ class FailureDetector final : public MemberObserver {
 
   /// Completes a failure with what is known of the group and of `op` (nullptr: it belongs to no operation)
   /// and makes it the group's error, unless there is one: the first error wins. Sets the abort word and, with
-  /// `tell_peers`, publishes the error. Returns the group's error.
-  Status fail(Failure, const InFlight* op, bool tell_peers);
-  /// The same for a failure that belongs to no operation in flight; peers are told.
+  /// `notify_peers`, publishes the error. Returns the group's error.
+  Status fail(Failure, const InFlight* op, bool notify_peers);
+  /// The same for a failure that belongs to no operation in flight; peers are notified.
   Status fail(const Status&);
   /// The same if this rank has no memory or no thread for something that its members wait for.
   Status out_of_memory() { return keep(no_memory(), Collective::none, true); }
@@ -57,7 +57,7 @@ class FailureDetector final : public MemberObserver {
   void when_failed(std::function<void(const Status&)> release);
 
   /// Called periodically while an operation waits. Errors: that of the group, which may be new.
-  Status look(InFlight&);
+  Status check(InFlight&);
   /// Makes the error of an operation the group's, unless it leaves the group usable (invalid, unsupported).
   Status stick(Status outcome, const InFlight&);
   /// The same for an operation that has taken no turn.
@@ -66,7 +66,7 @@ class FailureDetector final : public MemberObserver {
   // Called by the context, possibly from its threads.
   /// Fails the group if members are among the lost ranks.
   void on_losses(const std::vector<Loss>&) override;
-  /// World rank `by` and others have gone on without this rank.
+  /// World rank `by` and others have continued without this rank.
   void on_fenced(int by) override;
   /// Adopts an error that a peer has published.
   void adopt_errors() override;
@@ -75,18 +75,18 @@ class FailureDetector final : public MemberObserver {
   /// Finds out which ranks disagree after an executor suspected that a peer is in another operation.
   Status resolve(const Failure& suspected, const InFlight&);
   /// Fails if the one rank that is awaited has left.
-  Status look_at_awaited(InFlight&);
+  Status check_awaited(InFlight&);
   /// Fails if a process of this host has been stopped for too long.
-  Status look_at_stopped(InFlight&);
+  Status check_stopped(InFlight&);
   /// Fails if the members have entered this operation with different signatures.
-  Status look_for_mismatch(const InFlight&);
+  Status check_for_mismatch(const InFlight&);
   /// Describes to which hosts of members data moves slowly, as "; ..." to be appended to a text; "" if none
   /// is known. With `news` also "" if the group has reported them and they have not become worse since.
   std::string slow_links(bool news);
   void complete(Failure*, const InFlight*);
-  /// Makes `first` the group's error, unless it has one, ends all waits and tells peers. Skips steps for
+  /// Makes `first` the group's error, unless it has one, ends all waits and notifies peers. Skips steps for
   /// which there is no memory.
-  Status keep(Status first, Collective, bool tell_peers) noexcept;
+  Status keep(Status first, Collective, bool notify_peers) noexcept;
   int from_world(int world_rank) const;  // rank in the group, or -1
 
   Context& context_;
@@ -100,7 +100,7 @@ class FailureDetector final : public MemberObserver {
   std::function<void(const Status&)> release_;
 };
 
-/// How operations wait: their look is that of the detector.
+/// How operations wait: their checks are those of the detector.
 class OperationWaiter final : public Waiter {
  public:
   OperationWaiter(FailureDetector& detector, const CoreShare& cores)
@@ -109,25 +109,25 @@ class OperationWaiter final : public Waiter {
     in_flight_.plan = &plan;
     in_flight_.seq = seq;
     in_flight_.add_to_history(plan.folded);
-    looked_ = false;
+    timed_ = false;
   }
   InFlight& in_flight() { return in_flight_; }
 
  protected:
-  Status look(Clock::duration elapsed) override {
-    if (!looked_) {  // the clock is read on the slow path only
+  Status check(Clock::duration elapsed) override {
+    if (!timed_) {  // the clock is read on the slow path only
       in_flight_.start = Clock::now() - elapsed;
       in_flight_.late_said = false;
       in_flight_.left_since = {};
-      looked_ = true;
+      timed_ = true;
     }
-    return detector_.look(in_flight_);
+    return detector_.check(in_flight_);
   }
 
  private:
   FailureDetector& detector_;
   InFlight in_flight_;
-  bool looked_ = false;
+  bool timed_ = false;
 };
 
 }  // namespace ouro::rt

@@ -77,12 +77,12 @@ Status GpuOperations::run_between_hosts(const Operation& op, const Plan& whole, 
   const Status outcome = group->run_parts(op, whole, next);
   if (outcome.ok()) return outcome;
   // If this rank's partners have only given up, the cause is known to the ranks of another index, or to the
-  // call that could not enqueue the whole operation. Late ranks are found by this group's look, which counts
+  // call that could not enqueue the whole operation. Late ranks are found by this group's check, which counts
   // its own ranks.
   const bool given_up = outcome.reason() == Reason::revoked, late = outcome.reason() == Reason::deadline;
   const auto now = Clock::now(), until = now + (given_up ? 2s : FailureDetector::kCauseFirst);
   InFlight mine{.plan = &whole, .seq = waiter_.in_flight().seq, .start = late ? begun : now};
-  for (; Clock::now() < until; std::this_thread::sleep_for(1ms)) OURO_TRY(detector_.look(mine));
+  for (; Clock::now() < until; std::this_thread::sleep_for(1ms)) OURO_TRY(detector_.check(mine));
   Failure f = *outcome.failure();
   f.rank = members_.find(group->world_rank(f.rank)).value_or(-1);
   f.group.clear(), f.op.clear(), f.dead.clear();
@@ -220,7 +220,7 @@ struct GpuOperations::BetweenHosts {
 };
 
 Status GpuOperations::carry_staged(const Operation& staged, const NextPart& next, Turn turn) {
-  Operation host = staged;  // in memory of the host, wherever its parts come from
+  Operation host = staged;  // in memory of the host, wherever its parts are from
   host.in.device = host.out.device = {};
   Plan plan;
   const Status planned = planner_.make(host, &plan);
@@ -245,7 +245,7 @@ Status GpuOperations::execute_on_host(const Plan& plan, GpuPath path, Turn turn,
         return carry_staged(op, next, std::move(mine));
       });
     };
-    if (enqueued.ok()) enqueued = executor_->run_beside(plan, path, seq, stream, on_host, work);
+    if (enqueued.ok()) enqueued = executor_->run_with_host_part(plan, path, seq, stream, on_host, work);
     if (enqueued.ok())
       (*work)->then([queued](const Status& s) {
         if (!s.ok()) queued->give_up(s);  // the stream never reached it
@@ -274,14 +274,14 @@ Result<std::string> GpuOperations::explain(const Operation& op) {
   return why;
 }
 
-void GpuOperations::look_at_gpu() {
+void GpuOperations::poll_device() {
   if (const auto group = detector_.ok() ? nullptr : inner(); group && !group->failed())
     group->give_up(detector_.status());  // release() had no memory for it
   if (detector_.status().ok())
     if (auto fault = executor_->resident_fault()) (void)detector_.fail(std::move(*fault), nullptr, true);
   executor_->pending().with_oldest([this](GpuPending::Operation& p) {
     InFlight in_flight{&p.plan, p.seq, p.start, p.late_said, p.left_since};
-    (void)detector_.look(in_flight);  // a failure becomes the group's and releases the streams
+    (void)detector_.check(in_flight);  // a failure becomes the group's and releases the streams
     p.late_said = in_flight.late_said, p.left_since = in_flight.left_since;
   });
   sequencer_.publish_ended_in_streams();

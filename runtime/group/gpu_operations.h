@@ -51,7 +51,7 @@ class GpuOperations final : public DeviceObserver {
   /// Called after drain(): no operation follows.
   void leave();
   /// Called periodically by the watch thread, which monitors what the streams wait for.
-  void look_at_gpu() override;
+  void poll_device() override;
 
  private:
   GpuExecutor& executor();

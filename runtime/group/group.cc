@@ -243,8 +243,9 @@ Status Group::exchange_if_there(const std::weak_ptr<Group>& weak, const std::vec
   Group& group = *self;
   const MessagesInFlight::One held(group.mailbox_.in_flight());
   if (!held) return group.gone();
-  // Drops this handle, so that the last one is a user's: when that goes, messages in flight end. A stream
-  // that runs its functions in the caller's thread keeps its handle, as that thread cannot wait for itself.
+  // Drops this handle, so that the last one is a user's: when that is destroyed, messages in flight end. A
+  // stream that runs its functions in the caller's thread keeps its handle, as that thread cannot wait for
+  // itself.
   if (serving_stream()) self.reset();
   return group.exchange_held(messages, deadline);
 }
@@ -391,7 +392,7 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
   std::vector<int> members;
   ShrinkOutcome result{{}, verdict.resume};
   for (int r = 0; r < size(); ++r) (verdict.dead.has(r) ? result.dead : members).push_back(r);
-  // Ranks that only seemed dead are told so when they come back.
+  // Ranks that only seemed dead are notified when they return.
   for (const int r : result.dead)
     if (context_->network()) context_->network()->fence(members_.world_rank(r));
   if (outcome) *outcome = std::move(result);

@@ -60,13 +60,13 @@ class Group final : public InnerGroup, public std::enable_shared_from_this<Group
 
   /// Checks, orders and runs one operation: in the caller (stream == nullptr; *work stays untouched), or on
   /// the stream. Errors of the arguments are returned at once and are not sticky. Operations on device memory
-  /// go into a stream of that device: into `stream` if it is one, else into the group's own, for which the
-  /// caller or the host stream `stream` then waits.
+  /// are put into a stream of that device: into `stream` if it is one, else into the group's own, for which
+  /// the caller or the host stream `stream` then waits.
   Status submit(const Operation&, Stream* stream, std::shared_ptr<WorkState>* work);
   /// Submits operations of a batch that may run as one. All ranks find the same such operations; they have
   /// been checked. `can`: this rank can run them as one. This call then runs them, as one if all other ranks
-  /// can, too, else one by one. Without `can` it only tells the others that this rank cannot, and the caller
-  /// submits the operations one by one next.
+  /// can, too, else one by one. Without `can` it only notifies the others that this rank cannot, and the
+  /// caller submits the operations one by one next.
   Status submit(std::shared_ptr<const FusedOperation>, bool can, Stream* stream,
                 std::shared_ptr<WorkState>* work);
   /// Says which algorithm or path an operation would use, and why.
@@ -83,7 +83,7 @@ class Group final : public InnerGroup, public std::enable_shared_from_this<Group
   Status exchange(const std::vector<Message*>&, std::chrono::milliseconds deadline);
   /// Returns a function that does the same when stream `on` reaches it, under the group's deadline. The
   /// messages are in flight from now on and hold no handle to the group: close() waits for them, and when the
-  /// last handle goes they end as revoked. A device stream may never reach the function, or reach it
+  /// last handle is destroyed they end as revoked. A device stream may never reach the function, or reach it
   /// repeatedly (in a graph); there they are in flight only while it runs.
   std::function<Status()> submit(std::vector<std::shared_ptr<Message>>, Stream* on);
   Mailbox& mailbox() { return mailbox_; }
@@ -140,7 +140,7 @@ class Group final : public InnerGroup, public std::enable_shared_from_this<Group
   Group(std::shared_ptr<Context>, GroupSpec, int rank, std::vector<int> hosts, GroupRecord&,
         std::unique_ptr<Selector>);
 
-  static void end(Group*);  ///< the last handle is gone
+  static void end(Group*);  ///< the last handle is destroyed
   static Status exchange_if_there(const std::weak_ptr<Group>&, const std::vector<Message*>&,
                                   std::chrono::milliseconds deadline);
   bool busy();  ///< whether operations or messages are in flight

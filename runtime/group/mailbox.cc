@@ -16,7 +16,7 @@ namespace ouro::rt {
 
 using namespace std::chrono_literals;
 
-/// How a caller waits for messages: its look checks for errors of peers and for peers that have left.
+/// How a caller waits for messages: its checks find errors of peers and peers that have left.
 class Mailbox::MessageWaiter final : public Waiter {
  public:
   MessageWaiter(Mailbox& mailbox, Messages& engine, const std::vector<Message*>& messages,
@@ -31,7 +31,7 @@ class Mailbox::MessageWaiter final : public Waiter {
   }
 
  protected:
-  Status look(Clock::duration) override {
+  Status check(Clock::duration) override {
     FailureDetector& detector = mailbox_.detector_;
     detector.adopt_errors();
     OURO_TRY(detector.status());
@@ -108,7 +108,7 @@ Status Mailbox::post(const std::vector<Message*>& messages) {
   Messages* engine = nullptr;
   const Message* at = nullptr;
   const auto hand_over = [&]() -> Status {
-    // Receives first, so that data of a send of the same batch goes directly to its receive.
+    // Receives first, so that data of a send of the same batch is written directly to its receive.
     for (bool sends : {false, true})
       for (Message* m : messages)
         if (m->sends == sends) {
@@ -247,7 +247,7 @@ Result<std::optional<Messages::Match>> Mailbox::match(int source, int tag) {
 
 void Mailbox::put_back(std::uint64_t key) {
   std::lock_guard lock(mutex_);
-  if (messages_) messages_->put_back(key);  // closed: the message is gone
+  if (messages_) messages_->put_back(key);  // closed: the message is destroyed
 }
 
 void Mailbox::linger(std::shared_ptr<void> after) {

@@ -1,5 +1,6 @@
-// MatchQueue: entries in the order in which they came, of which the first of a kind is found without a walk.
-// Used by the message engine, for receives that wait for messages and for messages that wait for receives.
+// MatchQueue: entries in the order in which they arrived, of which the first of a kind is found without a
+// walk. Used by the message engine, for receives that wait for messages and for messages that wait for
+// receives.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -85,7 +86,7 @@ class MatchQueue {
     take_out(e);
     for (std::size_t w = 0; w < 2; ++w) {
       List* const list = std::exchange(e.place.lists[w], nullptr);
-      // A kind that has come once may never come again.
+      // A kind that has occurred once may never occur again.
       if (list && --list->entries == 0 && tables_[w].size() > kKept) tables_[w].erase(e.place.kinds[w]);
     }
   }

@@ -1,5 +1,5 @@
-// MatchedMessage: a message that is set aside for one receiver, until the last handle to it goes. Used by
-// the API.
+// MatchedMessage: a message that is set aside for one receiver, until the last handle to it is destroyed.
+// Used by the API.
 #pragma once
 #include <memory>
 #include <utility>

@@ -31,7 +31,7 @@ class MemberRecords {
   GroupRecord* find(int r);
   /// The same, or nullptr if it belongs to another group by now.
   GroupRecord* find_ours(int r);
-  /// Whether rank r has left in good order: nothing more will come from it.
+  /// Whether rank r has left in good order: it sends nothing more.
   bool has_left(int r) { return has_left(r, find(r)); }
   bool has_left(int r, const GroupRecord* record) const;
   /// Whether rank r has left, or closes the group and sends no more messages.

@@ -228,7 +228,7 @@ void Messages::put_back(std::uint64_t key) {
   Unexpected& a = *at->second;
   set_aside_.erase(at);
   a.matched = 0;
-  if (!a.claimed) offer(a);  // else it goes to the receive that has claimed it
+  if (!a.claimed) offer(a);  // else the receive that has claimed it gets it
 }
 
 }  // namespace ouro::rt

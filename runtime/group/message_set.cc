@@ -20,7 +20,7 @@ class MessageSet::SetWaiter final : public Waiter {
   }
 
  protected:
-  Status look(Clock::duration) override { return set_.look(); }
+  Status check(Clock::duration) override { return set_.check(); }
 
  private:
   MessageSet& set_;
@@ -117,7 +117,7 @@ void MessageSet::give_up(Messages& engine, const Status& why, const std::functio
 }
 
 /// Errors end all messages of the set; those that fail the group have done so.
-Status MessageSet::look() {
+Status MessageSet::check() {
   FailureDetector& detector = mailbox_.detector_;
   detector.adopt_errors();
   OURO_TRY(detector.status());

@@ -245,7 +245,7 @@ bool Messages::withdraw_locked(Message& m) {
   }
   if (!m.begun) return true;
   for (Inbound& i : in_)
-    if (i.within && i.target == &m) {  // the rest goes into a buffer here, with what has arrived already
+    if (i.within && i.target == &m) {  // the rest is received into a buffer here, after what has arrived
       FarLinks* const links = far(i.envelope.source);
       if (!m.carrier.receipt && links) links->recall_inbound(i.envelope.source);
       try {
@@ -253,7 +253,7 @@ bool Messages::withdraw_locked(Message& m) {
                          m.carrier.receipt);  // a receipt's memory is not the caller's: it can stay in use
       } catch (const std::exception&) {
         if (m.carrier.receipt && links)
-          links->recall_inbound(i.envelope.source);  // its memory goes with the message
+          links->recall_inbound(i.envelope.source);  // its memory is destroyed with the message
         i.lost = true;
         break;
       }

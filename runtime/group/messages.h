@@ -121,12 +121,12 @@ class Messages {
   /// slot), resource.
   /// Messages without a receive stay on their links, and their senders wait, while those that are queued here
   /// have kBacklog bytes or more, unless this rank has a receive for their source, or a message of its own
-  /// that has not been taken. `source`: messages from there (kAny: all) come nevertheless.
+  /// that has not been taken. `source`: messages from there (kAny: all) are taken nevertheless.
   Status progress(std::optional<int> source = std::nullopt);
   /// Removes a message that is not done from all queues; its memory belongs to the caller again. A send that
   /// is completely on the link becomes done. False: a send is only partly on the link, which can carry no
-  /// other message any more. (A message that has been received in part goes on into the queue of
-  /// unexpected messages.)
+  /// other message any more. (The rest of a message that has been received in part is put into the queue
+  /// of unexpected messages.)
   bool withdraw(Message&);
   bool done(const Message&) const;
   /// Takes the first message out of `ended`; nullptr: there is none.
@@ -181,7 +181,8 @@ class Messages {
     std::deque<Message*> lent;  // sent from their own memory, not taken by the receiver yet
     bool torn = false;          // a message was given up halfway: nothing can follow
   };
-  /// Makes an Unexpected of a message of which `got` bytes have come: with memory for it, or with a receipt.
+  /// Makes an Unexpected of a message of which `got` bytes have arrived: with memory for it, or with a
+  /// receipt.
   Unexpected& add(const Envelope&, std::size_t got, std::shared_ptr<DeviceReceipt> receipt = nullptr);
   void discard(Unexpected&);
   bool may_take(int source, std::size_t bytes, std::optional<int> asked) const;

@@ -9,7 +9,7 @@ namespace ouro::rt {
 
 class MessagesInFlight {
  public:
-  /// One submission, until end() or the end of this object. Converts to false if it came after close().
+  /// One submission, until end() or the end of this object. Converts to false if it followed close().
   class One {
    public:
     explicit One(MessagesInFlight& all) : all_(all.begin() ? &all : nullptr) {}
@@ -40,7 +40,7 @@ class MessagesInFlight {
   }
   void end() { word_.fetch_sub(kOne, std::memory_order_release); }
 
-  // One word, so that each submission comes either before close() or after it.
+  // One word, so that each submission is ordered before close() or after it.
   static constexpr std::uint64_t kClosed = 1, kOne = 2;
   std::atomic<std::uint64_t> word_{0};
 };

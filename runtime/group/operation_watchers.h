@@ -37,8 +37,8 @@ class OperationWatchers {
 
 inline Status OperationWatchers::began(const InFlight& f) {
   const Plan& plan = *f.plan;
-  // An operation that moves nothing may be on device memory on some ranks, so it is a look on none.
-  timed_ = !plan.idle && !on_device(plan.op) && adaptation_.looks(plan, f.seq - 1);
+  // An operation that moves nothing may be on device memory on some ranks, so it is a revision point on none.
+  timed_ = !plan.idle && !on_device(plan.op) && adaptation_.is_revision_point(plan, f.seq - 1);
   if (timed_) began_ = Clock::now();
   if (!faults_) return {};
   return parts_ ? faults_->strike_part() : faults_->strike(name(plan.op.collective));

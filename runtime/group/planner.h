@@ -37,7 +37,8 @@ class Planner {
   bool outdated(const Plan& plan) const { return plan.table != table(); }
   std::uint32_t table() const { return static_cast<std::uint32_t>(serial()); }
   /// Selects by the rows of another record from now on. Other threads may plan meanwhile: plans whose turn
-  /// has not come yet are made again. Called by the thread whose turn it is. Throws if there is no memory.
+  /// has not been reached yet are made again. Called by the thread whose turn it is. Throws if there is no
+  /// memory.
   void reckon_with(const Context&, const Calibration&);
   /// Errors: those of check() and of the selection, resource. Throws nothing.
   Status make(const Operation&, Plan*) const;

@@ -102,7 +102,7 @@ class Sequencer {
   }
   /// Passes the turn to ticket `next`.
   void pass(std::uint64_t next) { publish(turn_, next); }
-  /// Whether nothing has to be told to other hosts when an operation ends.
+  /// Whether other hosts need no notification when an operation ends.
   bool settled() const { return !wiring_.settles(); }
   /// Ends the operation whose turn it is and passes the turn to ticket `next`. A failure becomes the group's
   /// (FailureDetector::stick). `in_stream`: the operation has been put into a stream and ends there. `place`:

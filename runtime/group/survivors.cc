@@ -13,7 +13,7 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kLookAgain = 500us;
+constexpr auto kReadAgain = 500us;
 
 Shrinking shrinking_of(const GroupRecord& r) { return static_cast<Shrinking>(r.shrinking.get()); }
 
@@ -49,7 +49,7 @@ Result<Verdict> Survivors::agree(bool one_host) {
 }
 
 /// A rank that was late until the deadline, or whose process was stopped for as long as a rank may be silent.
-/// It learns this from the decision when it comes.
+/// It learns this from the decision when that arrives.
 bool Survivors::left_behind(int r, const GroupRecord* record) {
   if (r == members_.rank() || settings_.why.ok()) return false;
   const Failure& f = *settings_.why.failure();
@@ -72,11 +72,11 @@ Status Survivors::timed_out(const std::vector<int>& waiting, const char* for_wha
 Result<Verdict> Survivors::agree_here() {
   const auto end = deadline_after(settings_.deadline);
   std::vector<int> waiting;
-  for (;; std::this_thread::sleep_for(kLookAgain)) {
+  for (;; std::this_thread::sleep_for(kReadAgain)) {
     if (fenced()) return gone_on();
     waiting.clear();
     int lowest = -1;
-    // Reads first which ranks are gone, then whether one has decided: a decision that a dead rank left behind
+    // Reads first which ranks are lost, then whether one has decided: a decision that a dead rank left behind
     // is then surely seen.
     std::vector<bool> gone;
     for (int r = 0; r < members_.size(); ++r) gone.push_back(members_.is_dead(r) || members_.has_left(r));
@@ -87,7 +87,7 @@ Result<Verdict> Survivors::agree_here() {
       if (lowest < 0) lowest = r;
       if (record && shrinking_of(*record) == Shrinking::called) continue;
       // Only the deciding rank may leave a rank behind, and never the lowest, which alone decides when
-      // it comes.
+      // it arrives.
       if (r != lowest && left_behind(r, record))
         gone[static_cast<std::size_t>(r)] = true;
       else
@@ -110,7 +110,7 @@ Result<Verdict> Survivors::agree_here() {
 }
 
 /// Reads the state of a member: first whether it will write no more, then what it has written.
-void Survivors::look_at(int r, Agreement::Member* m) {
+void Survivors::read_member(int r, Agreement::Member* m) {
   using Standing = Agreement::Standing;
   const bool here = members_.is_here(r), lost = r != members_.rank() && members_.is_dead(r);
   GroupRecord* record = members_.find(r);
@@ -153,9 +153,9 @@ Result<Verdict> Survivors::agree_between_hosts() {
   std::vector<Agreement::Member> members(static_cast<std::size_t>(members_.size()));
   Vote told = agreement.vote();
   const auto end = deadline_after(settings_.deadline);
-  for (;; std::this_thread::sleep_for(kLookAgain)) {
+  for (;; std::this_thread::sleep_for(kReadAgain)) {
     if (fenced()) return gone_on();
-    for (int r = 0; r < members_.size(); ++r) look_at(r, &members[static_cast<std::size_t>(r)]);
+    for (int r = 0; r < members_.size(); ++r) read_member(r, &members[static_cast<std::size_t>(r)]);
     auto outcome = agreement.step(members, Clock::now());
     if (agreement.vote() != told) {
       told = agreement.vote();

@@ -25,14 +25,14 @@ class Survivors {
       : context_(context), members_(members), settings_(std::move(settings)) {}
 
   /// Collective over the remaining ranks. Precondition: this rank's part of the group is at rest. Errors:
-  /// fenced (the others have gone on without this rank), deadline (names the ranks that have not called, or
+  /// fenced (the others have continued without this rank), deadline (names the ranks that have not called, or
   /// voted), no-quorum, resource.
   Result<Verdict> agree(bool one_host);
 
  private:
   Result<Verdict> agree_here();
   Result<Verdict> agree_between_hosts();
-  void look_at(int r, Agreement::Member*);
+  void read_member(int r, Agreement::Member*);
   Status timed_out(const std::vector<int>& waiting, const char* for_what) const;
   bool fenced() const;
   /// Whether rank r lives, but has caused the group's error and has been waited for long enough.

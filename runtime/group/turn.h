@@ -146,7 +146,7 @@ class QueuedTurn {
   void hold(Turn turn) { turn_ = std::move(turn); }
 
   /// Called by the stream: f gets the turn and returns an outcome. Errors: revoked, if it has been given up;
-  /// the group may be gone by then.
+  /// the group may be destroyed by then.
   template <class F>
   Status claim(F&& f) {
     if (taken_.exchange(true)) return given_up();

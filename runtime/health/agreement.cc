@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/health/quarrels.h"
+#include "runtime/health/suspicions.h"
 
 namespace ouro::rt {
 namespace {
@@ -37,10 +37,10 @@ bool Agreement::is_quorum(const RankSet& voters, const RankSet& gone) const {
   return 2 * yes > all;
 }
 
-/// Merges newly proven deaths and the last votes of the dead into this rank's vote, as if this rank had heard
-/// at once what the dead had heard. This is safe: a promise is always allowed, and so is a vote for a value
-/// that was proposed under the newest promised ballot.
-void Agreement::look_at_the_dead(const std::vector<Member>& members) {
+/// Merges newly proven deaths and the last votes of the dead into this rank's vote, as if this rank had
+/// received at once what the dead had received. This is safe: a promise is always allowed, and so is a vote
+/// for a value that was proposed under the newest promised ballot.
+void Agreement::check_the_dead(const std::vector<Member>& members) {
   vote_.suspects = {};
   for (int r = 0; r < size_; ++r) {
     const Member& m = members[static_cast<std::size_t>(r)];
@@ -66,17 +66,17 @@ RankSet Agreement::find_gone(const std::vector<Member>& members) const {
   return gone;
 }
 
-/// The members with which this rank would go on: all that are neither gone nor given up by this rank, minus
-/// those with the most quarrels, until no two of the rest have given each other up. That may remove this
-/// rank, too. If only one of two members has given up the other, it may just be the first to have heard of a
-/// death: this settles itself, or else counts as a quarrel after the patience.
+/// The members with which this rank would continue. Starts from the live members that this rank does not
+/// suspect; while two suspect each other, drops the one with most mutual suspicions. That may remove this
+/// rank, too. If only one of two members suspects the other, it may just be the first to have learnt of a
+/// death: this settles itself, or else counts as mutual after the patience.
 RankSet Agreement::find_side(const std::vector<Member>& members, const RankSet& gone, Clock::time_point now) {
   RankSet side;
   for (int r = 0; r < size_; ++r)
     if (!gone.has(r) && !vote_.suspects.has(r)) side.add(r);
   const auto gave_up = [&](int a, int b) { return vote_of(members, a).suspects.has(b); };
   const bool late = unsettled_since_ && now - *unsettled_since_ >= patience_;
-  side = without_quarrels(side, size_, [&](int a, int b) {
+  side = without_mutual_suspicion(side, size_, [&](int a, int b) {
     return late ? gave_up(a, b) || gave_up(b, a) : gave_up(a, b) && gave_up(b, a);
   });
   bool settled = true;
@@ -144,8 +144,8 @@ void Agreement::propose(const std::vector<Member>& members, const RankSet& gone,
     return;
   }
   // Turns: the lowest rank of the side begins. A rank that is outbid waits, longer each time. If the maker of
-  // the newest ballot is gone or suspected, the lowest rank need not wait, but only for its first ballot: two
-  // ranks that have given each other up, and that the others can hear, would otherwise outbid each other
+  // the newest ballot is lost or suspected, the lowest rank need not wait, but only for its first ballot: two
+  // ranks that have given each other up, and that the others can reach, would otherwise outbid each other
   // forever. The other ranks wait for their turn, in case the lowest does not do its part.
   const int turn = [&] {
     int before = 0;
@@ -168,7 +168,7 @@ void Agreement::propose(const std::vector<Member>& members, const RankSet& gone,
 Agreement::Outcome Agreement::step(const std::vector<Member>& members, Clock::time_point now) {
   for (const Member& m : members)
     if (m.decided) return {Outcome::decided, *m.decided, 0, {}};
-  look_at_the_dead(members);
+  check_the_dead(members);
   vote_as_asked(members);
   const RankSet gone = find_gone(members), side = find_side(members, gone, now);
   propose(members, gone, side, now);

@@ -1,5 +1,6 @@
-// Agreement on which members go on after a failure between hosts: Paxos over registers that one member writes
-// and the others read, late or never. Pure: no clock, no shared memory, no threads. Used by Group::shrink.
+// Agreement on which members continue after a failure between hosts: Paxos over registers that one member
+// writes and the others read, late or never. Pure: no clock, no shared memory, no threads. Used by
+// Group::shrink.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -32,7 +33,7 @@ class Agreement {
 
   enum class Standing : std::uint8_t {
     live,
-    lost,  ///< not heard from: dead, or behind a network that is cut
+    lost,  ///< without a sign of life: dead, or behind a network that is cut
     out,   ///< it has itself declared, after its last vote, that it takes no further part
     dead,  ///< proven dead by this rank, which has read its last vote
   };
@@ -64,7 +65,7 @@ class Agreement {
 
  private:
   bool is_quorum(const RankSet& voters, const RankSet& gone) const;
-  void look_at_the_dead(const std::vector<Member>&);
+  void check_the_dead(const std::vector<Member>&);
   RankSet find_gone(const std::vector<Member>&) const;
   RankSet find_side(const std::vector<Member>&, const RankSet& gone, Clock::time_point now);
   void vote_as_asked(const std::vector<Member>&);

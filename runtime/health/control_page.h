@@ -64,7 +64,8 @@ struct Shared {
   }
 };
 
-inline constexpr int kHistory = 8;  // operations: rooted ones let ranks run ahead; readers look that far back
+inline constexpr int kHistory =
+    8;  // operations: rooted ones let ranks run ahead; readers check that far back
 inline constexpr int kRecords = 1024;  // live groups per rank
 inline constexpr int kErrors = 128;    // first errors of groups that a rank can publish in its life
 inline constexpr int kMaxCpus = 8192;
@@ -83,12 +84,12 @@ struct alignas(64) GroupRecord {
   Shared<std::uint32_t> decided;    // 1: `dead` is final (written once; between hosts, by all)
   Shared<std::uint64_t> resume;     // with `decided`: lowest sequence number that a survivor did not complete
   Shared<std::uint64_t> dead[kMaxRanks / 64];
-  Shared<std::uint32_t> vote;     // 0: the owner has not voted, else index + 1 into votes
-  Shared<std::uint32_t> revised;  // 0: the owner proposes no records, else index + 1 into revisions
-  Shared<std::uint64_t> looked;   // the newest look that the owner has reached (revision.h); 0: none
+  Shared<std::uint32_t> vote;            // 0: the owner has not voted, else index + 1 into votes
+  Shared<std::uint32_t> revised;         // 0: the owner proposes no records, else index + 1 into revisions
+  Shared<std::uint64_t> revision_point;  // the newest that the owner has reached (revision.h); 0: none
 };
 /// called: this rank's group is at rest in shrink(). The other two are final and follow the rank's last vote.
-/// resigned: it found no quorum. fenced: it was told that others have gone on without it.
+/// resigned: it found no quorum. fenced: it was notified that others have continued without it.
 enum class Shrinking : std::uint32_t { no, called, resigned, fenced };
 /// finishing: its owner closes the group, and sends no more messages.
 enum class GroupState : std::uint32_t { closed, open, finishing };
@@ -203,7 +204,7 @@ struct ControlPage {
   std::uint64_t process;              // process_number() of the owner
   std::uint64_t pid_namespace;        // in which `pid` is valid; 0: unknown
   Shared<std::uint32_t> state;        // ContextState
-  Shared<std::uint32_t> errors_used;  // grows; while it is unchanged a reader need not look again
+  Shared<std::uint32_t> errors_used;  // grows; while it is unchanged a reader need not check again
   std::uint64_t self;  // address of this page in its owner's process, for a trial of reading that process
   std::uint64_t cpus[kMaxCpus / 64];  // bits: CPUs on which this rank could run when it joined
   std::int32_t cache;  // outermost cache of the cores that it may use, from 1; 0: several, or unknown

@@ -123,7 +123,7 @@ std::vector<wire::Note> ReplicaPublisher::changes() {
   for (std::size_t i = 0; i < kVotes; ++i)
     if (wire::Note vote; vote_changed(i, &vote)) notes.push_back(std::move(vote));
   pack(changed, &notes);
-  // The head is sent last: its error count makes readers look up errors through the records, and a rank whose
+  // The head is sent last: its error count makes readers find errors through the records, and a rank whose
   // state says that it has left sends nothing more.
   if (now != head_) {
     notes.push_back(note(NoteKind::head));

@@ -9,40 +9,40 @@
 
 namespace ouro::rt {
 
-// Some operations, the same on all of these members, are *looks*. At the end of a look each member publishes
-// on its page that it has reached this look, and then reads, on the page of the first member, the word of the
-// revision that it does not have yet. Members may be any number of operations apart: a root runs ahead of
-// its readers.
+// Some operations, the same on all of these members, are *revision points*. At the end of a point each member
+// publishes on its page that it has reached this point, and then reads, on the page of the first member, the
+// word of the revision that it does not have yet. Members may be any number of operations apart: a root runs
+// ahead of its readers.
 //
-// The first member proposes revision k + 1 for the look after the newest one that any member has reached. It
+// The first member proposes revision k + 1 for the point after the newest one that any member has reached. It
 // writes the proposal into the word and only then checks again how far the members are. If none has reached
-// the proposed look meanwhile, the proposal comes into force: a member that reaches that look later publishes
-// this before it reads the word, and both are sequentially consistent, so one of the two sees what the other
-// has written. A member that reaches the look before the first member has decided cancels the proposal, in
-// the same word, and goes on; the first member tries again at its next look. So at the look that the word
-// names either all members take the record or none does, and no member waits.
+// the proposed point meanwhile, the proposal comes into force: a member that reaches that point later
+// publishes this before it reads the word, and both are sequentially consistent, so one of the two sees what
+// the other has written. A member that reaches the point before the first member has decided cancels the
+// proposal, in the same word, and continues; the first member tries again at its next point. So at the point
+// that the word names either all members take the record or none does, and no member waits.
 //
-// The first member proposes k + 2 only when all have reached the look of k + 1, so a word and a record stay
+// The first member proposes k + 2 only when all have reached the point of k + 1, so a word and a record stay
 // until no member reads them any more.
 
-/// Called by a member at the end of look `seq` of group `key`. `mine`: its group record. `first`: the
+/// Called by a member at the end of point `seq` of group `key`. `mine`: its group record. `first`: the
 /// register in which the first member proposes. `revision`: the one after the revision that the member has.
-/// Returns the record to adopt; nullopt: none is in force at this look, or the register now belongs to
+/// Returns the record to adopt; nullopt: none is in force at this point, or the register now belongs to
 /// another group.
-std::optional<Calibration> look(GroupRecord& mine, RevisionRegister& first, std::uint64_t key,
-                                std::uint64_t revision, std::uint64_t seq);
+std::optional<Calibration> pass_revision_point(GroupRecord& mine, RevisionRegister& first, std::uint64_t key,
+                                               std::uint64_t revision, std::uint64_t seq);
 
-/// The newest looks that the members have reached since they know the register: the oldest and the newest of
+/// The newest points that the members have reached since they know the register: the oldest and the newest of
 /// these. 0: a member does not know the register yet.
-struct Looks {
+struct RevisionPoints {
   std::uint64_t oldest = ~std::uint64_t{0}, newest = 0;
 };
 /// Adds the member that owns this record.
-void add(Looks&, const GroupRecord&);
-/// Called by the first member, which has had the revision before this one since look `last` (0: this is the
-/// first revision). `looks` reads how far the members are. Returns the look from which the record is in
-/// force, or 0 if it is not; the first member may then try again at a later look.
+void add(RevisionPoints&, const GroupRecord&);
+/// Called by the first member, which has had the revision before this one since point `last` (0: this is the
+/// first revision). `points` reads how far the members are. Returns the point from which the record is in
+/// force, or 0 if it is not; the first member may then try again at a later point.
 std::uint64_t propose(RevisionRegister&, std::uint64_t revision, std::uint64_t last, const Calibration&,
-                      const std::function<Looks()>& looks);
+                      const std::function<RevisionPoints()>& points);
 
 }  // namespace ouro::rt

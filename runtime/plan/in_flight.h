@@ -27,7 +27,7 @@ struct InFlight {
   struct Stopped {
     int rank = -1;
     std::uint64_t seq = 0;  ///< sequence number of the operation at that check
-    Clock::time_point since = {}, looked = {};
+    Clock::time_point since = {}, checked = {};
   } stopped = {};
   /// The signatures of all operations of the group, including this one, folded. Ranks may disagree in an
   /// operation in which neither waits for the other (such as two roots); they detect it in the next one in

@@ -13,7 +13,7 @@ using gpu::gpu;
 Result<std::shared_ptr<GpuBlock>> GpuBlock::create(int device, std::size_t bytes) {
   auto properties = gpu().properties(device);
   if (!properties.ok()) return properties.status();
-  const auto block = when_quiet(std::shared_ptr<GpuBlock>(new GpuBlock));
+  const auto block = free_when_idle(std::shared_ptr<GpuBlock>(new GpuBlock));
   block->bytes_ = bytes;
   if (properties->shareable_memory) {
     auto region = gpu().alloc_shareable(device, bytes);
@@ -96,21 +96,22 @@ bool GpuExports::still(const void* p, std::uint64_t allocation) {
   return info.ok() && info->kind == gpu::MemoryKind::device && info->allocation == allocation;
 }
 
-void GpuExports::look_for_freed() {
-  constexpr std::uint64_t kEvery = 4;  // calls: a look costs what a call costs that finds a stranger's memory
+void GpuExports::check_for_freed() {
+  constexpr std::uint64_t kEvery =
+      4;  // calls: a check costs as much as a call that finds the program's memory
   {
     std::lock_guard lock(mutex_);
     if (by_base_.empty() && registrations_.empty()) return;
     if (++calls_ % kEvery != 0) return;
-    look_for_freed_range();
+    check_for_freed_range();
     if (!by_base_.empty()) {
-      auto next = by_base_.upper_bound(looked_at_);
+      auto next = by_base_.upper_bound(checked_at_);
       if (next == by_base_.end()) next = by_base_.begin();
-      looked_at_ = next->first;
+      checked_at_ = next->first;
       if (!still(reinterpret_cast<const void*>(next->first), entries_[next->second].allocation)) drop(next);
     }
   }
-  end_when_quiet();
+  end_when_idle();
 }
 
 /// Whether [at, end) is memory of the device. A buffer in memory of cuMemMap may lie across mappings.
@@ -128,7 +129,7 @@ static bool goes_on(const std::byte* at, const std::byte* end, int device) {
 Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
   const auto* at = static_cast<const std::byte*>(p);
   const auto address = reinterpret_cast<std::uint64_t>(p);
-  look_for_freed();
+  check_for_freed();
   std::lock_guard lock(mutex_);
   if (const GpuRef ours = in_block(at, bytes); ours.id != 0) return ours;
   if (!ranges_.empty())
@@ -221,7 +222,7 @@ Status GpuImport::map_pieces(int device, const GpuOffer& offer, const GpuFetch& 
 
 Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const GpuOffer& offer, const GpuFetch& more,
                                                   std::shared_ptr<void> token) {
-  const auto made = when_quiet(std::shared_ptr<GpuImport>(new GpuImport(std::move(token))));
+  const auto made = free_when_idle(std::shared_ptr<GpuImport>(new GpuImport(std::move(token))));
   made->device_ = device;
   made->bytes_ = offer.bytes;
   if (!offer.pieces.empty()) {

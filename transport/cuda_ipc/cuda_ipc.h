@@ -12,7 +12,7 @@
 #include "kernels/device/gpu.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/status.h"
-#include "transport/cuda_ipc/quiet.h"
+#include "transport/cuda_ipc/deferred_free.h"
 
 namespace ouro::transport {
 
@@ -38,8 +38,8 @@ struct GpuOffer {
 /// `first` on.
 using GpuFetch = std::function<Result<GpuOffer>(std::size_t first)>;
 
-/// Device memory of this library's own making. It is freed after the last owner, when the process is quiet
-/// (when_quiet): a driver may wait for all work when it frees.
+/// Device memory that this library allocates. It is freed after the last owner is destroyed, when the process
+/// is idle (free_when_idle): a driver may wait for all work when it frees.
 class GpuBlock {
  public:
   /// Zero-filled. Shareable where the device can; else ordinary memory, which legacy handles may still share.
@@ -61,7 +61,8 @@ class GpuBlock {
 };
 
 /// A reference to one piece of VMM memory that the program allocated. It keeps the memory allocated, even if
-/// the program unmaps it. It goes when the process is quiet (when_quiet): the memory may be freed with it.
+/// the program unmaps it. It is released when the process is idle (free_when_idle), as that may free the
+/// memory.
 class GpuPiece {
  public:
   /// The piece around `p`. Errors: those of gpu::Gpu::retain_piece.
@@ -85,7 +86,7 @@ class GpuExports {
  public:
   static constexpr std::size_t kMaxPieces = 65'536;  ///< of an export
 
-  /// `dropped` is told of each export that has ended, so that importers let go of it; one call at a time.
+  /// `dropped` is called for each export that has ended, so that importers release it; one call at a time.
   explicit GpuExports(std::function<void(std::uint64_t id)> dropped) : dropped_(std::move(dropped)) {
     alive_->exports = this;
   }
@@ -95,9 +96,9 @@ class GpuExports {
   /// Exports a block until `withdraw`.
   std::uint64_t add(std::shared_ptr<GpuBlock>);
   void withdraw(std::uint64_t id);
-  /// The same when the process is quiet (when_quiet): operations in flight may have named the block to ranks
-  /// that have not reached them. If memory is short, it is exported as long as this object lives.
-  void withdraw_when_quiet(std::uint64_t id) noexcept;
+  /// The same when the process is idle (free_when_idle): operations in flight may have named the block to
+  /// ranks that have not reached them. If memory is short, it is exported as long as this object lives.
+  void withdraw_when_idle(std::uint64_t id) noexcept;
   /// Finds, or makes, the export that holds [p, p + bytes): a block, or any memory that has a legacy handle.
   /// Id 0: it cannot be shared. Error invalid: not device memory of `device`, or not all of it.
   Result<GpuRef> find(const void* p, std::size_t bytes, int device);
@@ -118,8 +119,9 @@ class GpuExports {
   Result<std::uint64_t> register_range(const void* p, std::size_t bytes, int device, Reach);
   /// Ends a registration: later operations do not find it. Operations of this process that are in flight may
   /// have named it to ranks that have not reached them, so its exports end, and importers release them, when
-  /// the process is quiet (when_quiet). Returns the exports that all importers must close before the memory
-  /// is freed (CUDA requires that of legacy handles). Error invalid: the registration has ended already.
+  /// the process is idle (free_when_idle). Returns the exports that all importers must close before the
+  /// memory is freed (CUDA requires that of legacy handles). Error invalid: the registration has ended
+  /// already.
   Result<std::vector<std::uint64_t>> deregister(std::uint64_t registration);
   /// Whether an export has ended. Those that can end now do so first.
   bool ended(std::uint64_t id);
@@ -181,7 +183,7 @@ class GpuExports {
   /// has made of the same allocation: both are added to ending_.
   void stop_using(std::uint64_t id);
   void make_room_to_end();
-  void look_for_freed_range();
+  void check_for_freed_range();
   static bool still(const void* p, std::uint64_t allocation);
   /// Returns the export, if there was one: the caller drops it after the lock, since the memory of its pieces
   /// may be freed with it.
@@ -189,38 +191,38 @@ class GpuExports {
   void drop(std::map<std::uint64_t, std::uint64_t>::iterator by_base);
   // Without it.
   static Result<Entry> entry_of(const std::byte* p, std::size_t bytes, const gpu::PointerInfo&, Reach);
-  /// Ends the exports in ending_ when the process is quiet (when_quiet). If memory is short, those that are
-  /// left end after a later call.
-  void end_when_quiet() noexcept;
-  /// For objects that end an export later (EndsWithIt): whether the exports still exist.
+  /// Ends the exports in ending_ when the process is idle (free_when_idle). If memory is short, those that
+  /// are left end after a later call.
+  void end_when_idle() noexcept;
+  /// Says whether the exports still exist, for objects that end an export later (EndsWithIt).
   struct Alive {
     std::mutex mutex;
     GpuExports* exports;
   };
   struct EndsWithIt;
-  /// Nobody says when a stranger frees his memory: a call looks now and then whether the next of it is still
-  /// what was exported.
-  void look_for_freed();
+  /// The program does not notify this library when it frees memory, so each fourth call re-checks one
+  /// exported allocation.
+  void check_for_freed();
 
   std::function<void(std::uint64_t)> dropped_;
   std::mutex mutex_;
   std::map<std::uint64_t, Entry> entries_;
-  std::vector<std::uint64_t> ending_;  // exports that nothing names any more, and end_when_quiet is to end
-  std::map<std::uint64_t, std::uint64_t> by_base_;  // address of a stranger's memory -> id
+  std::vector<std::uint64_t> ending_;  // exports that nothing names any more, and end_when_idle is to end
+  std::map<std::uint64_t, std::uint64_t> by_base_;  // address of the program's memory -> id
   std::uint64_t next_ = 1;
   std::atomic<std::uint64_t> endings_{0};
-  std::uint64_t calls_ = 0, looked_at_ = 0;  // the address of a stranger's memory
+  std::uint64_t calls_ = 0, checked_at_ = 0;  // the address of the program's memory that was checked last
   Ranges ranges_;
   std::vector<Union> unions_;                                // the oldest first
   std::map<const std::byte*, Chain> chains_;                 // by their beginnings; none: ranges have changed
   std::size_t longest_ = 0;                                  // length of the longest range so far
   std::map<std::uint64_t, const std::byte*> registrations_;  // by number; nullptr: freed before its end
-  std::uint64_t looked_at_registration_ = 0;
+  std::uint64_t checked_registration_ = 0;
   const std::shared_ptr<Alive> alive_ = std::make_shared<Alive>();
 };
 
-/// What another process exported, mapped here as long as this lives. A driver may wait for all work when it
-/// unmaps, and work may be using it: it goes when the process is quiet (when_quiet).
+/// An export of another process, mapped here as long as this object exists. It is unmapped when the process
+/// is idle (free_when_idle): a driver may wait for all work when it unmaps, and work may be using the memory.
 class GpuImport {
  public:
   /// Calls `more` for the pieces that the offer lacks. Keeps `token` until the memory has been unmapped.
@@ -266,7 +268,7 @@ class GpuImports {
   Result<At> map(int device, const GpuRef& ref, std::size_t bytes, const GpuFetch& fetch);
   /// The export has ended: it is unmapped when nothing uses it any more, and mapped anew if it is asked for.
   void retire(std::uint64_t id);
-  /// The same for all, as far as they are known by now. `marked`: owners that keep imports let go of them;
+  /// The same for all, as far as they are known by now. `marked`: owners that keep imports release them;
   /// else these stay as long as they are kept.
   void retire_all(bool marked);
   /// Whether the export is mapped here, which includes that it waits to be unmapped. Does not wait for map().

@@ -8,14 +8,14 @@ namespace ouro::transport {
 using gpu::gpu;
 
 Result<std::shared_ptr<GpuMulticast>> GpuMulticast::create(int device, int ranks, std::size_t bytes) {
-  const auto part = when_quiet(std::shared_ptr<GpuMulticast>(new GpuMulticast));
+  const auto part = free_when_idle(std::shared_ptr<GpuMulticast>(new GpuMulticast));
   OURO_ASSIGN(part->object_, gpu().multicast_create(device, ranks, bytes));
   part->made_ = true;
   return part;
 }
 
 Result<std::shared_ptr<GpuMulticast>> GpuMulticast::import(int device, const Fd& object, std::size_t bytes) {
-  const auto part = when_quiet(std::shared_ptr<GpuMulticast>(new GpuMulticast));
+  const auto part = free_when_idle(std::shared_ptr<GpuMulticast>(new GpuMulticast));
   OURO_ASSIGN(part->object_, gpu().multicast_import(device, object, bytes));
   part->made_ = true;
   return part;

@@ -10,8 +10,8 @@
 namespace ouro::transport {
 
 /// Made by one rank, imported by the others; then each joins, and when all have, each binds. A step that has
-/// failed fails again with the same error, so that all ranks hear of it whenever they ask. Let go of when the
-/// process is quiet (when_quiet), since a driver may wait for all work then. One thread at a time.
+/// failed fails again with the same error, so that every rank that asks gets it. Freed when the process is
+/// idle (free_when_idle), since a driver may wait for all work then. One thread at a time.
 class GpuMulticast {
  public:
   static Result<std::shared_ptr<GpuMulticast>> create(int device, int ranks, std::size_t bytes);

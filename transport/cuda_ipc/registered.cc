@@ -13,7 +13,7 @@ namespace ouro::transport {
 using gpu::gpu;
 
 Result<std::shared_ptr<GpuPiece>> GpuPiece::retain(const void* p) {
-  const auto piece = when_quiet(std::shared_ptr<GpuPiece>(new GpuPiece));
+  const auto piece = free_when_idle(std::shared_ptr<GpuPiece>(new GpuPiece));
   OURO_ASSIGN(piece->region_, gpu().retain_piece(p));
   piece->retained_ = true;
   return piece;
@@ -74,7 +74,7 @@ Result<std::uint64_t> GpuExports::register_range(const void* data, std::size_t b
     return invalid(fmt::format("{} bytes at {} reach beyond their allocation, which has {} more", bytes,
                                fmt::ptr(p), end - p));
   // Without the lock: a driver may wait for all work when it opens memory to other devices, and that work may
-  // wait for a thread that looks for a buffer or makes an offer.
+  // wait for a thread that finds a buffer or makes an offer.
   OURO_ASSIGN(Entry made, entry_of(p, bytes, info, reach));
   std::lock_guard lock(mutex_);
   Range range{.end = p + bytes, .id = 0, .number = 0, .allocation = info.allocation};
@@ -212,26 +212,27 @@ struct GpuExports::EndsWithIt {
   }
 };
 
-void GpuExports::end_when_quiet() noexcept try {
-  std::vector<std::shared_ptr<EndsWithIt>> going;  // after the lock: if the process is quiet, they withdraw
+void GpuExports::end_when_idle() noexcept try {
+  std::vector<std::shared_ptr<EndsWithIt>>
+      going;  // destroyed after the lock: if the process is idle, they withdraw
   std::lock_guard lock(mutex_);
   going.reserve(ending_.size());
   while (!ending_.empty()) {
-    going.push_back(when_quiet(std::make_shared<EndsWithIt>(alive_)));
+    going.push_back(free_when_idle(std::make_shared<EndsWithIt>(alive_)));
     going.back()->id = ending_.back();
     ending_.pop_back();
   }
 } catch (const std::bad_alloc&) {  // the rest stays in ending_, for the next call
 }
 
-void GpuExports::withdraw_when_quiet(std::uint64_t id) noexcept {
+void GpuExports::withdraw_when_idle(std::uint64_t id) noexcept {
   try {
     std::lock_guard lock(mutex_);
     if (entries_.contains(id)) ending_.push_back(id);
   } catch (const std::bad_alloc&) {
     return;
   }
-  end_when_quiet();
+  end_when_idle();
 }
 
 GpuExports::~GpuExports() {
@@ -240,7 +241,7 @@ GpuExports::~GpuExports() {
 }
 
 bool GpuExports::ended(std::uint64_t id) {
-  end_when_quiet();
+  end_when_idle();
   std::lock_guard lock(mutex_);
   return !entries_.contains(id);
 }
@@ -250,15 +251,15 @@ bool GpuExports::exists(std::uint64_t id) {
   return entries_.contains(id);
 }
 
-void GpuExports::look_for_freed_range() {
+void GpuExports::check_for_freed_range() {
   if (registrations_.empty()) return;
-  auto next = registrations_.upper_bound(looked_at_registration_);
+  auto next = registrations_.upper_bound(checked_registration_);
   if (next == registrations_.end()) next = registrations_.begin();
-  looked_at_registration_ = next->first;
+  checked_registration_ = next->first;
   if (next->second == nullptr) return;
   const auto [from, to] = ranges_.equal_range(next->second);
   const auto range =
-      std::find_if(from, to, [&](const auto& r) { return r.second.number == looked_at_registration_; });
+      std::find_if(from, to, [&](const auto& r) { return r.second.number == checked_registration_; });
   if (range == to || still(next->second, range->second.allocation)) return;
   // Pieces of memory of cuMemMap are retained: other ranks that have mapped them access memory that still
   // exists. This rank's own operations fault where the memory was unmapped.
@@ -285,12 +286,12 @@ Result<std::vector<std::uint64_t>> GpuExports::deregister(std::uint64_t registra
     std::lock_guard lock(mutex_);
     const auto known = registrations_.find(registration);
     if (known == registrations_.end()) return invalid("this registration has ended already");
-    // What throws comes before the first change, so that the caller can try again.
+    // Everything that throws precedes the first change, so that the caller can try again.
     make_room_to_end();
     to_be_closed.reserve(2 * (ranges_.size() + unions_.size()));
     const std::size_t before = ending_.size();
-    looked_at_registration_ = registration - 1;
-    look_for_freed_range();  // warns if the memory has been freed already
+    checked_registration_ = registration - 1;
+    check_for_freed_range();  // warns if the memory has been freed already
     if (known->second != nullptr) {
       auto it = ranges_.lower_bound(known->second);
       while (it->second.number != registration) ++it;
@@ -300,7 +301,7 @@ Result<std::vector<std::uint64_t>> GpuExports::deregister(std::uint64_t registra
     for (std::size_t i = before; i < ending_.size(); ++i)
       if (entries_[ending_[i]].has_handle) to_be_closed.push_back(ending_[i]);
   }
-  end_when_quiet();
+  end_when_idle();
   return to_be_closed;
 }
 

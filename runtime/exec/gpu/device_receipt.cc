@@ -1,4 +1,4 @@
-// What has come of a message for memory of a GPU. See device_receipt.h.
+// The parts of a message for memory of a GPU. See device_receipt.h.
 #include "runtime/exec/gpu/device_receipt.h"
 
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ Result<std::shared_ptr<DeviceReceipt>> DeviceReceipt::make(int device, std::size
   return r;
 }
 
-/// Parts that follow each other on the same side become one. What comes from ranks of this host comes in
+/// Parts that follow each other on the same side become one. Parts from ranks of this host arrive in
 /// smaller parts, all on the host.
 void DeviceReceipt::arrived(std::size_t at, std::size_t bytes, bool on_device) {
   if (bytes == 0) return;
@@ -109,7 +109,7 @@ Status DeviceReceipt::enqueue(std::byte* to, const gpu::Stream& stream) const {
   return gpu::gpu().launch(*launch.kernel, launch.shape, &args, stream);
 }
 
-/// Nothing waits for work of another stream that can itself wait for this thread, so this looks at the copy,
+/// Nothing waits for work of another stream that can itself wait for this thread, so this polls the copy,
 /// for a bounded time. What a copy that is late has is left to it.
 Status copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr auto kPatience = std::chrono::seconds(2);

@@ -1,5 +1,5 @@
-// DeviceReceipt: what has come of a message for memory of a GPU, and where it is: on the device, where the
-// network has put it, or on the host. Used by Messages and GpuOperations.
+// DeviceReceipt: which parts of a message for memory of a GPU have arrived, and where they are: on the
+// device, where the network has put them, or on the host. Used by Messages and GpuOperations.
 #pragma once
 #include <cstddef>
 #include <memory>

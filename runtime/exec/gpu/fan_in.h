@@ -1,5 +1,5 @@
-// What ranks that are threads of one process share on the leader's path: events by which their streams tell
-// the leader's that they have come to an operation, and the stream in which it launches.
+// What ranks that are threads of one process share on the leader's path: events by which their streams notify
+// the leader's that they have reached an operation, and the stream in which it launches.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -23,15 +23,15 @@ class FanIn {
   FanIn(int ranks, std::shared_ptr<GpuStream> launches)
       : events_(static_cast<std::size_t>(ranks * GpuWords::kArrivals)), launches_(std::move(launches)) {}
 
-  /// Where whoever leads launches, of high priority. One is enough, as the operations of a group follow each
-  /// other, and a stream for each rank would take a hardware queue from the user's.
+  /// The stream in which the leader launches, of high priority. One is enough, as the operations of a group
+  /// follow each other, and a stream for each rank would take a hardware queue from the user's.
   const std::shared_ptr<GpuStream>& launches() const { return launches_; }
 
-  /// Marks that a rank's stream has come to operation `op`. Before the rank counts itself in, and once there
-  /// is room for its record (GpuArrivals::await_room): then nobody waits for the event's last mark any more.
+  /// Marks that a rank's stream has reached operation `op`. Before the rank counts itself in, and once there
+  /// is room for its record (GpuArrivals::await_room): then the event's last mark is not waited for any more.
   Status come(int rank, std::uint64_t op, const gpu::Stream&);
-  /// What follows on the stream starts after the streams of all ranks have come to operation `op`. All have
-  /// counted themselves in, and their records have not been released.
+  /// Work enqueued later on the stream starts after the streams of all ranks have reached operation `op`. All
+  /// have counted themselves in, and their records have not been released.
   Status wait_for_all(std::uint64_t op, const gpu::Stream&) const;
 
  private:

@@ -43,7 +43,7 @@ GpuArrivals::~GpuArrivals() {
 
 Status GpuArrivals::open() {
   if (words_) return {};
-  // Not a barrier: ranks that come to two groups in different orders would wait for each other.
+  // Not a barrier: ranks that reach two groups in different orders would wait for each other.
   const int owner = team_.world_rank(0);
   auto segment =
       team_.context.host_memory().segment(team_.key ^ kWordsOf, GpuWords::bytes(team_.size), owner);
@@ -86,7 +86,7 @@ Status GpuArrivals::open_words() {
   for (std::uint32_t value : {0u, 1u}) {
     std::vector<gpu::MemOp>& writes = setter->writes[value];
     writes = words_->writes(team_.rank, value, 0, &setter->numbers);
-    // Whoever a word lets go on finds the stop word set.
+    // A stream that a word releases finds the stop word set.
     writes.insert(writes.begin(), {gpu::MemOp::Kind::write, 1, stop_word_});
   }
   std::lock_guard lock(mutex_);
@@ -207,7 +207,7 @@ void GpuArrivals::set_all(std::uint32_t value) {
 }
 
 /// A pass has an end before the next one begins, so it neither fills the stream nor hides a value from
-/// streams that have not looked yet. So the value alternates with the passes, not with the calls.
+/// streams that have not polled yet. So the value alternates with the passes, not with the calls.
 void GpuArrivals::set_on_device(Setter& s, std::uint32_t number) const {
   using namespace std::chrono_literals;
   constexpr auto kLate = 5ms;  // a pass takes microseconds

@@ -1,5 +1,5 @@
-// Arrivals: how a rank announces an operation on its GPU and learns that it came last; and how all waits of a
-// group that has failed are ended. Used by the paths of the GPU executor.
+// Arrivals: how a rank announces an operation on its GPU and learns that it arrived last; and how all waits
+// of a group that has failed are ended. Used by the paths of the GPU executor.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -31,7 +31,7 @@ class GpuArrivals {
   Status await_room();
   /// The operation that is announced next, counted from 0 on all ranks alike.
   std::uint64_t next_operation() const { return ops_; }
-  /// Writes this rank's record of its next operation and counts it in. *last: all others have come before,
+  /// Writes this rank's record of its next operation and counts it in. *last: all others have arrived before,
   /// and their records are of the same operation. Waits for a rank that is 64 operations behind.
   /// `stream`: its identity(). Errors: mismatch; invalid, if two ranks are on one stream, where the first
   /// would wait for the second.
@@ -41,7 +41,7 @@ class GpuArrivals {
   GpuArrival record(int r) const { return words_->arrival(r, ops_ - 1); }
   /// Of the next operation on the leader's path that is not captured; all ranks count the same.
   std::uint32_t next_number() { return numbers_.fetch_add(1, std::memory_order_relaxed) + 1; }
-  /// By whoever came last: nobody reads the records of this operation any more.
+  /// Called by the last to arrive: the records of this operation are not read any more.
   void release_records() { publish(words_->led(), ops_); }
   /// Once an operation has been announced.
   const std::shared_ptr<GpuWords>& words() const { return words_; }
@@ -49,9 +49,10 @@ class GpuArrivals {
   std::uint32_t* stop_word() const { return stop_word_; }
 
   // After a failure; from any thread.
-  /// From now on waits may end that nobody has answered, on all ranks. False: there are no words yet.
+  /// From now on waits may end without an answer, on all ranks. False: there are no words yet.
   bool poison();
-  /// Tells kernels that have not begun to touch nothing; returns when the device has heard of it, or soon.
+  /// Sets the stop word, so that kernels that have not begun touch nothing. Returns when the device sees it,
+  /// or after a short time-out.
   void stop_kernels();
   /// One pass over the words. Two passes, of both values, end at least one wait of every stream of this rank,
   /// whichever value it waits for. If the words are in device memory, no pass begins until the one before has

@@ -62,7 +62,7 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
   const bool capturing = *capture != 0;
   if (path != GpuPath::leader)
     OURO_TRY(check_buffers(plan.op, plan.id));  // the leader's path finds them anyway
-  transport::release_if_quiet();
+  transport::free_if_idle();
   OURO_ASSIGN(auto ahead, pending_.prepare(&plan, seq, stream, capturing));
   OURO_TRY(pending_.order(*stream, capturing));
   const auto on_path = [&]() -> Status {
@@ -95,15 +95,15 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
   return arrivals_.next_operation() != announced ? team_.in_part(all) : all;
 }
 
-Status GpuExecutor::run_beside(const Plan& plan, GpuPath path, std::uint64_t seq,
-                               const std::shared_ptr<GpuStream>& stream, StagedPath::RunOnHost on_host,
-                               std::shared_ptr<WorkState>* work) {
+Status GpuExecutor::run_with_host_part(const Plan& plan, GpuPath path, std::uint64_t seq,
+                                       const std::shared_ptr<GpuStream>& stream,
+                                       StagedPath::RunOnHost on_host, std::shared_ptr<WorkState>* work) {
   const auto capture = gpu::gpu().capturing(stream->get());
   if (!capture.ok()) return capture.status();
   if (*capture != 0)
     return unsupported("an operation that is staged through the host cannot be captured in a graph");
   OURO_TRY(check_buffers(plan.op, 0));
-  transport::release_if_quiet();
+  transport::free_if_idle();
   OURO_TRY(pending_.order(*stream, false));
   count(path);
   if (path == GpuPath::hierarchy) return hierarchy_.run(plan, seq, stream, std::move(on_host), work);

@@ -32,13 +32,14 @@ class GpuExecutor {
     return chooser_.choose(op, choice, why);
   }
   /// Enqueues; operations of a group run in the order of these calls, on whichever streams. `work` ends with
-  /// it. A group's operations are enqueued by one thread at a time. Not for those that run_beside() takes.
+  /// it. A group's operations are enqueued by one thread at a time. Not for those that run_with_host_part()
+  /// takes.
   Status run(const Plan&, GpuPath, std::uint64_t seq, const std::shared_ptr<GpuStream>&,
              std::shared_ptr<WorkState>* work);
   /// The paths `staged` and `hierarchy`, whose part on the host takes the group's turn when the stream has
-  /// come to it: the operation itself, or that on shares, by the ranks of equal index on all hosts.
-  Status run_beside(const Plan&, GpuPath, std::uint64_t seq, const std::shared_ptr<GpuStream>&,
-                    StagedPath::RunOnHost on_host, std::shared_ptr<WorkState>* work);
+  /// reached it: the operation itself, or that on shares, by the ranks of equal index on all hosts.
+  Status run_with_host_part(const Plan&, GpuPath, std::uint64_t seq, const std::shared_ptr<GpuStream>&,
+                            StagedPath::RunOnHost on_host, std::shared_ptr<WorkState>* work);
   /// How many operations have been enqueued on a path.
   std::uint64_t ran(GpuPath p) const {
     return ran_[static_cast<std::size_t>(p)].load(std::memory_order_relaxed);

@@ -6,7 +6,7 @@
 
 namespace ouro::rt {
 namespace {
-constexpr std::uint64_t kListingOf = 0x6770752d6c697374;  // tells it from other segments of a group
+constexpr std::uint64_t kListingOf = 0x6770752d6c697374;  // distinguishes it from other segments of a group
 /// Errors of a rank that was slow to answer, and of a process that has no memory or descriptors at the
 /// moment.
 bool may_pass(Reason why) { return why == Reason::deadline || why == Reason::resource; }
@@ -43,7 +43,7 @@ int GpuListing::free_number() {
   transport::GpuExports& exports = team_.context.device_memory().exports();
   const std::uint64_t endings = exports.endings();
   if (endings == endings_) return -1;
-  bool later = false;  // a number comes free without another ending
+  bool later = false;  // a number becomes free without another ending
   for (int number = 0; number < Ref::kListed; ++number) {
     const Mine& m = mine_[static_cast<std::size_t>(number)];
     if (m.captured || exports.exists(m.id)) continue;
@@ -99,8 +99,8 @@ int GpuListing::learn(std::span<gpu::ResidentEntry> room, std::uint64_t seq) {
     // Mapping memory of another process may wait for kernels of this one, which may wait for this very call
     // where its ranks are threads.
     if (q == team_.rank || (!team_.here(q) && team_.shares_process)) continue;
-    // Where nobody knows what has ended, all stays.
-    if (!team_.here(q) && !team_.context.device_memory().let_go_of_what_ended(team_.world_rank(q)))
+    // Where it is not known which exports have ended, all mappings stay.
+    if (!team_.here(q) && !team_.context.device_memory().release_ended_imports(team_.world_rank(q)))
       captured();
     // Pairs with refer(). Peers write these words, which are not believed to lie within the list.
     const std::uint64_t first = learnt_[static_cast<std::size_t>(q)];
@@ -135,7 +135,7 @@ int GpuListing::learn(std::span<gpu::ResidentEntry> room, std::uint64_t seq) {
   return static_cast<int>(learned);
 }
 
-void GpuListing::let_go() {
+void GpuListing::release_retired() {
   std::lock_guard lock(kept_mutex_);
   drop_retired();
 }

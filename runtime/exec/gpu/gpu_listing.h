@@ -1,5 +1,5 @@
 // The allocations in which the ranks of a group have had buffers, and who has mapped them: by their numbers
-// resident kernels tell each other where their buffers lie. Used by the resident path.
+// resident kernels exchange where their buffers lie. Used by the resident path.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace ouro::rt {
 class GpuListing {
  public:
   explicit GpuListing(GpuTeam& team)
-      : team_(team), keeper_(team.context.device_memory(), [this] { let_go(); }) {}
+      : team_(team), keeper_(team.context.device_memory(), [this] { release_retired(); }) {}
   ~GpuListing();
   GpuListing(const GpuListing&) = delete;
   GpuListing& operator=(const GpuListing&) = delete;
@@ -41,8 +41,8 @@ class GpuListing {
   /// enter it. Returns how many. What cannot be mapped now, for want of memory, is tried again in later
   /// operations, ever more rarely, and given up after kTries; for want of an answer, once more.
   int learn(std::span<gpu::ResidentEntry> room, std::uint64_t seq);
-  /// The launch of operation `seq` enters what learn() has given last: the others are told. Without this it
-  /// is given again.
+  /// The launch of operation `seq` enters what learn() has returned last: the others are notified. Without
+  /// this call learn() returns it again.
   void entered(std::uint64_t seq);
   /// A graph captures what has been mapped by now.
   void captured() { keeps_all_.store(true, std::memory_order_relaxed); }
@@ -85,8 +85,8 @@ class GpuListing {
   std::uint64_t& known_from(int owner, int number, int reader) const;
   /// A number for an allocation that is listed now; -1: there is none.
   int free_number();
-  void let_go();        ///< releases mappings whose exports have ended; from any thread
-  void drop_retired();  ///< the same; the caller holds kept_mutex_
+  void release_retired();  ///< releases mappings whose exports have ended; from any thread
+  void drop_retired();     ///< the same; the caller holds kept_mutex_
 
   GpuTeam& team_;
   std::shared_ptr<SharedSegment> segment_;

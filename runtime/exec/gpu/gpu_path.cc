@@ -123,7 +123,7 @@ GpuPathChooser::GpuPathChooser(GpuTopology t, std::string_view forced, std::size
     : topology_(t), copy_bytes_(copy_bytes), rank_(rank) {
   for (int i = 0; i < kGpuPaths; ++i)
     if (const auto p = static_cast<GpuPath>(i); p != GpuPath::alone && name(p) == forced) forced_ = p;
-  // A rank that is alone has nobody to exchange with: only the host can still be told to do its copy.
+  // A rank that is alone has no peer to exchange with: only the host could do its copy instead.
   if (t.ranks == 1 && forced_ != GpuPath::staged) forced_.reset();
 }
 

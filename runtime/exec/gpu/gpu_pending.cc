@@ -15,7 +15,7 @@ class GpuPending::Mark final : public rt::Mark {
  public:
   Mark(std::shared_ptr<GpuStream> s, std::shared_ptr<PooledEvent> e)
       : stream_(std::move(s)), event_(std::move(e)) {}
-  /// By these it is seen that something may have gone wrong that the group is about to learn of.
+  /// These show that something may have failed that the group is about to detect.
   void doubt(std::shared_ptr<GpuWords> words, std::shared_ptr<ResidentArena> arena) {
     words_ = std::move(words), arena_ = std::move(arena);
   }
@@ -116,7 +116,7 @@ Status GpuPending::mark(Ahead a, std::shared_ptr<WorkState>* work) {
 void GpuPending::settle(std::uint64_t turn, const std::function<void(std::uint64_t)>& write) {
   std::lock_guard lock(mutex_);
   passed_ = std::max(passed_, turn);
-  // The front may have come before its turn: then not all before it have passed.
+  // The front may have been enqueued before its turn: then not all before it have passed.
   const std::uint64_t all =
       entries_.empty() ? passed_ : std::min(passed_, entries_.front().operation.seq - 1);
   write(spoiled_ == 0 ? all : std::min(all, spoiled_ - 1));
@@ -136,12 +136,12 @@ void GpuPending::with_oldest(const std::function<void(Operation&)>& f) {
     try {
       end_waits();
     } catch (const std::exception&) {
-      return;  // the next look tries again
+      return;  // the next check tries again
     }
   }
   if (entries_.empty() || failed_) return;
   Operation copy = entries_.front().operation;
-  lock.unlock();  // f may fail the group, which comes back to release()
+  lock.unlock();  // f may fail the group, which calls release()
   f(copy);
   lock.lock();
   if (!entries_.empty() && entries_.front().operation.seq == copy.seq) entries_.front().operation = copy;
@@ -182,19 +182,19 @@ void GpuPending::release(const Status& why) {
   if (!entries_.empty() || captured_.load()) end_waits();
 }
 
-/// Streams come to their next waits within microseconds, so the words are set over and over: to the last wait
+/// Streams reach their next waits within microseconds, so the words are set over and over: to the last wait
 /// of what is under way, which may be behind other work of its stream for any time, and if a graph may be
 /// replayed, to the end of the group.
 void GpuPending::end_waits() {
   const bool open = arrivals_.poison();  // what has been made since release() is of no use either
   resident_.abort();
   if (ending_ || !open) return;
-  if (releaser_.joinable()) releaser_.join();  // an earlier one, which has let go of mutex_ for the last time
+  if (releaser_.joinable()) releaser_.join();  // an earlier one, which has unlocked mutex_ for the last time
   no_thread_ = true;                           // unless it gets one
   releaser_ = Thread("ouro-release", [this] {
     const auto slower = Clock::now() + 10s;
-    // First what has not begun is told to touch nothing: buffers may go once their owners have heard of the
-    // failure.
+    // First, kernels that have not begun are stopped: buffers may be freed once their owners are notified of
+    // the failure.
     arrivals_.stop_kernels();
     for (std::uint32_t value = 1;; value ^= 1) {
       arrivals_.set_all(value);

@@ -1,5 +1,5 @@
-// The operations of a group that its GPU has not ended yet. Used by the GPU executor, by the group that looks
-// after them, and by the threads that wait for them.
+// The operations of a group that its GPU has not ended yet. Used by the GPU executor, by the group that
+// monitors them, and by the threads that wait for them.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -22,7 +22,7 @@ class GpuPending {
  public:
   struct Operation {
     std::uint64_t seq = 0;
-    Plan plan;  ///< what its spans refer to may be gone
+    Plan plan;  ///< the memory that its spans refer to may be destroyed
     Clock::time_point start, left_since = {};
     bool late_said = false;
   };
@@ -32,13 +32,13 @@ class GpuPending {
   GpuPending(const GpuPending&) = delete;
   GpuPending& operator=(const GpuPending&) = delete;
 
-  // By whoever enqueues operations.
+  // Called by the thread that enqueues operations.
   /// What follows on the stream starts after the last operation, also where that is on another stream.
   Status order(GpuStream&, bool capturing) const;
   /// What marks the end of an operation. It is made before anything is enqueued: what is in a stream has a
   /// mark, whatever runs out.
   class Ahead;
-  /// Plan null: somebody else watches the operation. Capturing: there is nothing to make. `in_turn`: all
+  /// Plan null: another part watches the operation. Capturing: there is nothing to make. `in_turn`: all
   /// operations before it have passed their turns, and where they have not ended they are among those here.
   Result<Ahead> prepare(const Plan*, std::uint64_t seq, const std::shared_ptr<GpuStream>&, bool capturing,
                         bool in_turn = true);

@@ -63,7 +63,7 @@ class GpuWords {
   }
   /// Counts a rank in; true for the last one, which sees all arrival records.
   bool arrive(std::uint64_t op) const {
-    // Pairs with itself: who comes last has acquired what all others released.
+    // Pairs with itself: the last to arrive has acquired what all others released.
     const std::uint64_t before =
         std::atomic_ref(head_->arrived[op % kArrivals]).fetch_add(1, std::memory_order_acq_rel);
     return before % static_cast<std::uint64_t>(n_) == static_cast<std::uint64_t>(n_ - 1);
@@ -73,7 +73,7 @@ class GpuWords {
 
   /// The number of the last operation that is done on the leader's path.
   GpuWord finished() const { return word(0, 0); }
-  /// The number of the last operation to which a rank's stream has come.
+  /// The number of the last operation that a rank's stream has reached.
   GpuWord come_to(int rank) const { return word(rank, line(rank) + kNumber); }
   GpuWord ready(int rank) const { return word(rank, line(rank)); }
   GpuWord done(int rank) const { return word(rank, line(rank) + 1); }
@@ -86,9 +86,9 @@ class GpuWords {
   }
   /// Whether a slot has a word in the memory of each end's GPU, so that each polls its own memory.
   bool tells_apart() const { return apart_; }
-  /// From now on waits may end that nobody has answered, on all ranks: what passes afterwards proves nothing.
+  /// From now on waits may end without an answer, on all ranks: a wait that ends afterwards proves nothing.
   void poison() const { std::atomic_ref(head_->poisoned).store(1, std::memory_order_release); }
-  /// Pairs with poison(): whoever sees a word that was set after it sees it, too.
+  /// Pairs with poison(): a reader of a word that was set after it sees it, too.
   bool poisoned() const { return std::atomic_ref(head_->poisoned).load(std::memory_order_acquire) != 0; }
   /// Sets all pinned words, after poison(): ends waits for `value`, and for the numbers up to `number`, on
   /// all ranks.

@@ -1,4 +1,4 @@
-// What becomes of a piece on the device, before it goes down and after it has come up. See hierarchy_path.h.
+// The work on a piece on the device, before its copy down and after its copy up. See hierarchy_path.h.
 #include "runtime/exec/gpu/hierarchy_path.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The hierarchy path: several hosts, whose GPUs do the part within each host; what has to cross goes through
+// The hierarchy path: several hosts, whose GPUs do the part within each host; the rest is sent through
 // the host, each rank with its share. Used by the GPU executor.
 #pragma once
 #include <cstdint>
@@ -44,7 +44,7 @@ class HierarchyPath {
   void drop(Scratch*);
   /// Makes what the operations within the host need, before the first of them is in a stream.
   Status make_ready(const Operation&, const HierarchyCut&);
-  /// An operation of the ranks of this host; `tag` tells those of a call apart.
+  /// An operation of the ranks of this host; `tag` distinguishes those of a call.
   Status within(const Plan& whole, std::uint64_t tag, const Operation&, GpuStream&);
 
   GpuTeam& team_;

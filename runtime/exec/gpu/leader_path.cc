@@ -80,7 +80,7 @@ Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   OURO_TRY(open_words());
   OURO_TRY(prepare());
   // Where other ranks are threads here, their streams wait for this one's word, and a device gives streams of
-  // a process a limited number of queues: the kernel goes to a stream of high priority, whose queue is
+  // a process a limited number of queues: the kernel is launched in a stream of high priority, whose queue is
   // another.
   gpu::Stream on = stream.get();
   if (team_.shares_process) {
@@ -102,8 +102,8 @@ Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
              : Status();
 }
 
-/// By a kernel, which looks at the stop word: a group that fails ends all waits, and what is behind them then
-/// touches no buffer, whose owner may have heard of it.
+/// Copies by a kernel, which checks the stop word. A group that fails ends all waits, and work behind them
+/// must not touch a buffer: its owner may have been notified and have freed it.
 Status LeaderPath::copy(void* to, const void* from, std::size_t bytes, GpuStream& stream) {
   gpu::HopArgs a;
   a.dtype = DType::u8;
@@ -147,7 +147,7 @@ Status LeaderPath::lead(const Plan& plan, const LeaderWords& words, GpuStream& s
   return on != stream.get() ? launches_.join(on, stream.get()) : Status();
 }
 
-/// What follows on `on` starts after the streams of all ranks have come to the operation.
+/// Work enqueued later on `on` starts after the streams of all ranks have reached the operation.
 Status LeaderPath::gather(const LeaderWords& words, std::uint64_t operation, GpuStream& stream,
                           const gpu::Stream& on, bool capturing) {
   if (by_events(capturing)) return fan_in_->wait_for_all(operation, on);

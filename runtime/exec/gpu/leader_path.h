@@ -1,5 +1,5 @@
-// The leader's path: whoever comes last launches one kernel over the buffers of all ranks, between waits for
-// their words. Used by the GPU executor.
+// The leader's path: the last rank to arrive launches one kernel over the buffers of all ranks, between waits
+// for their words. Used by the GPU executor.
 #pragma once
 #include <memory>
 #include <vector>
@@ -48,7 +48,7 @@ class LeaderPath {
                bool* stands_in);
   Status prepare();  ///< what lead() may need: it makes nothing, while the others' streams wait
   Status open_words();
-  /// Whether events say that the streams of all ranks have come to an operation.
+  /// Whether events say that the streams of all ranks have reached an operation.
   bool by_events(bool capturing) const { return fan_in_ && !capturing; }
   Status lead(const Plan&, const LeaderWords&, GpuStream&, const gpu::Stream& on, bool capturing);
   Status gather(const LeaderWords&, std::uint64_t operation, GpuStream&, const gpu::Stream& on,

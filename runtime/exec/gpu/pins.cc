@@ -8,7 +8,7 @@
 
 #include "kernels/device/gpu.h"
 #include "runtime/core/per_process.h"
-#include "transport/cuda_ipc/quiet.h"
+#include "transport/cuda_ipc/deferred_free.h"
 
 namespace ouro::rt {
 namespace {
@@ -48,10 +48,10 @@ class Pins {
   struct Known {
     void* on_device = nullptr;
     int users = 0;
-    bool changing = false;  ///< somebody is with the driver because of it, who alone touches the rest
+    bool changing = false;  ///< a thread is in the driver because of it, and alone touches the rest
   };
   using At = std::map<std::byte*, Known>::iterator;
-  /// The time that somebody is with the driver. Afterwards what nobody uses is not known any more.
+  /// Exists while a thread is in the driver. Afterwards entries without users are removed.
   class Change {
    public:
     Change(Pins& pins, At at, std::unique_lock<std::mutex>& lock) : pins_(pins), at_(at), lock_(lock) {
@@ -95,7 +95,7 @@ Result<std::shared_ptr<void>> pin(std::shared_ptr<SharedSegment> segment, std::b
                                   void** on_device) {
   // All that unpinning needs is there before it is pinned: to unpin it at once, for want of memory, would
   // wait for streams that wait for this rank.
-  const auto pinned = transport::when_quiet(std::make_shared<Pinned>(std::move(segment)));
+  const auto pinned = transport::free_when_idle(std::make_shared<Pinned>(std::move(segment)));
   OURO_ASSIGN(void* const there, Pins::all().take(at, bytes));
   pinned->at = at;
   if (on_device) *on_device = there;

@@ -14,7 +14,8 @@ namespace {
 
 using flow::Algorithm;
 
-constexpr std::uint64_t kArenaOf = 0x7265736964656e74;   // tells arenas from other device memory of a group
+constexpr std::uint64_t kArenaOf =
+    0x7265736964656e74;  // distinguishes arenas from other device memory of a group
 constexpr std::uint64_t kSwitchOf = 0x6d756c74696d656d;  // and its multicast object
 
 /// Of a region or block: one hop through slots or packets, where by pointer there are two. A start value, not
@@ -169,7 +170,7 @@ Status ResidentPath::name_buffers(const Operation& op, std::uint64_t seq, bool c
                                   gpu::ResidentArgs* a) {
   OURO_TRY(listing_.open());
   if (capturing)
-    listing_.captured();  // a replay enters nothing: it may come late, or never
+    listing_.captured();  // a replay enters nothing: it may run late, or never
   else
     a->learned = listing_.learn(a->learn, seq);
   // Names of buffers that no other rank accesses are not needed.
@@ -219,7 +220,7 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   a.in = static_cast<const std::byte*>(op.in.data);
   a.out = static_cast<std::byte*>(op.out.data);
   a.premul = op.op.scalar;
-  // The host, which can say who is late, comes first; then the abort word ends the kernel.
+  // The host acts first, as it can say who is late; then the abort word ends the kernel.
   constexpr std::chrono::seconds kGrace{1};
   a.deadline_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(team_.deadline + kGrace).count());
   a.abort = arena_->abort;

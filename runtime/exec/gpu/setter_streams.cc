@@ -13,7 +13,7 @@ namespace {
 struct Setters {
   std::mutex mutex;
   std::map<std::pair<int, int>, std::weak_ptr<GpuStream>> streams;  // by device and priority
-  /// Of groups that have gone while a pass was in a stream: what that pass writes to.
+  /// The memory that a pass in a stream writes, of groups that were destroyed meanwhile.
   struct Left {
     std::shared_ptr<GpuStream> stream;
     std::vector<std::shared_ptr<void>> memory;
@@ -26,7 +26,7 @@ constinit PerProcess<Setters> g_setters;
 
 Result<std::shared_ptr<GpuStream>> setter_stream(int device, int priority) {
   Setters& setters = *g_setters;
-  std::vector<Setters::Left> gone;  // goes without the lock
+  std::vector<Setters::Left> gone;  // destroyed without the lock
   std::lock_guard lock(setters.mutex);
   for (auto it = setters.left.begin(); it != setters.left.end();)
     if (idle(*it->stream))

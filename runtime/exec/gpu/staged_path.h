@@ -31,7 +31,7 @@ class StagedPath {
     bool in_place;         ///< one slot serves for the input and the output of a piece
     const StagedCut& cut;  ///< of the host's part
     PieceMover& mover;
-    const Plan* watched;  ///< whose waits on the device the group looks after; or nullptr
+    const Plan* watched;  ///< whose waits on the device the group monitors; or nullptr
     std::uint64_t seq;
     std::size_t room;  ///< of StagedPieces::kRoom
   };

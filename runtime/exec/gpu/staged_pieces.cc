@@ -1,4 +1,4 @@
-// Copies down, the host's part and copies up, beside each other. See staged_pieces.h.
+// Copies down, the host's part and copies up, overlapped. See staged_pieces.h.
 #include "runtime/exec/gpu/staged_pieces.h"
 
 #include <fmt/format.h>
@@ -81,9 +81,9 @@ class StagedPieces::Passage final : public HostCall {
     } catch (const std::exception&) {
       s = no_memory();
     }
-    // Before the stream gets on: who waits for it hears of it.
+    // Before the stream continues, so that waiters of the stream see the failure.
     stream_->note(s);
-    // What has not been on the network goes up as it came down, so that the stream goes on.
+    // Pieces that were not exchanged are copied up unchanged, so that the stream continues.
     for (; at_ < cut.pieces; ++at_) {
       (void)await_down(at_).ok();
       release(at_);

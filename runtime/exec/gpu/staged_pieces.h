@@ -1,4 +1,4 @@
-// The staged path of large operations: pieces go down, over the network and up beside each other. Used by the
+// The staged path of large operations: copies down, the network and copies up overlap. Used by the
 // staged path.
 #pragma once
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace ouro::rt {
 
-/// What is done with the pieces of an operation on the device. Nothing of it is asked for twice.
+/// The work on the pieces of an operation on the device. Each function is called once for a piece.
 class PieceMover {
  public:
   virtual ~PieceMover() = default;
   /// Whether before() and after() do something, in the caller's stream.
   virtual bool in_stream() const { return false; }
-  /// What comes before piece k goes down, and after it has come up.
+  /// The work before the copy down of piece k, and after its copy up.
   virtual Status before(std::size_t, GpuStream&) { return {}; }
   virtual Status after(std::size_t, GpuStream&) { return {}; }
   /// Copies piece k to, or from, its slot in memory of the host. Not where this rank reads, or writes,
@@ -48,8 +48,8 @@ class StagedPieces {
   Status prepare(std::size_t room);
   /// Enqueues the host's operation and what `mover` does around it. `in` and `out` have StagedCut::kSlots
   /// slots, or as many as there are pieces; they are one where the operation is in place on them. *outcome is
-  /// the host's. After an error nothing of the operation goes on for ever, and the group is of no use any
-  /// more: others may wait for what has been enqueued.
+  /// the host's. After an error nothing of the operation runs for ever, and the group must fail: others may
+  /// wait for what has been enqueued.
   Status enqueue(const Operation&, const StagedCut&, PieceMover& mover, std::byte* in, std::byte* out,
                  const std::shared_ptr<GpuStream>&, RunOnHost on_host, std::shared_ptr<WorkState>* outcome);
   /// The operation that prepare() made room for ends with `work`.
@@ -65,7 +65,7 @@ class StagedPieces {
   Status copy_up(const Passage&, PieceMover&, std::size_t piece, GpuStream&);
 
   GpuTeam& team_;
-  // The streams go first, and with them what they do with the rest.
+  // The streams are destroyed first, and with them their work on the rest.
   std::shared_ptr<void> words_;  // pinned: pieces that are down; pieces that may go up
   std::shared_ptr<PooledEvent> begun_, ended_, free_[StagedCut::kSlots], ready_;
   std::shared_ptr<GpuStream> down_, up_;

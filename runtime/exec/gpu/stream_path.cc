@@ -22,7 +22,7 @@ namespace {
 using flow::Step;
 using gpu::MemOp;
 
-constexpr std::uint64_t kScratchOf = 0x7363726174636800;  // tells it from the slots of a group
+constexpr std::uint64_t kScratchOf = 0x7363726174636800;  // distinguishes it from the slots of a group
 constexpr std::uint64_t kCopiesOf = 0x636f706965730000;
 constexpr int kSlots = GpuWords::kLinkWords;     // a link; at least two, see LinkView
 constexpr std::size_t kSlotBytes = 1 << 20;      // of groups up to 8 ranks
@@ -35,7 +35,7 @@ std::size_t slot_bytes(int n) {
                                kInboundBytes / static_cast<std::size_t>(n * kSlots) / kBoundary * kBoundary);
 }
 
-/// What is told by no rule: on device memory links are all there is.
+/// The flow where no rule names one: on device memory all flows are over links.
 flow::Algorithm by_links(Collective c) {
   switch (c) {
     case Collective::all_reduce:
@@ -57,7 +57,7 @@ flow::Algorithm by_links(Collective c) {
 
 flow::Algorithm algorithm_for(const Plan& plan) {
   if (plan.choice.forced && !plan.choice.staging) return plan.choice.algorithm;
-  // Rank order needs the chain, where nobody asked for another flow that has it.
+  // Rank order needs the chain, where no other flow that has it was named.
   if (plan.op.numerics == Numerics::canonical && plan.op.collective == Collective::all_reduce)
     return flow::Algorithm::chain;
   return by_links(plan.op.collective);
@@ -197,8 +197,8 @@ class StreamFlow {
     return launch(gpu::hop(a, team_.multiprocessors()), &a);
   }
   /// What moves and is not reduced: from the one source that a step of these flows has, to the next rank, and
-  /// beside that to this rank's own output. No copy looks at the stop word. It need not: none touches memory
-  /// of another rank's user, and this rank's operation ends behind them.
+  /// at the same time as that to this rank's own output. No copy checks the stop word. It need not: none
+  /// touches memory of another rank's user, and this rank's operation ends behind them.
   Status copy(const gpu::HopArgs& a) {
     const std::byte* const from = a.incoming ? a.incoming : a.mine;
     const std::size_t bytes = a.count * elem_;

@@ -173,11 +173,11 @@ class Revisions final : public Program {
     rt::RevisionRegister& r = pages_->page(0).revisions[0];
     std::uint64_t revision = 0, proposed = 0;
     for (std::uint64_t n = 1; n <= kLooks; ++n) {
-      if (const auto record = rt::look(mine(fiber), r, Pages::kKey, revision + 1, n))
+      if (const auto record = rt::pass_revision_point(mine(fiber), r, Pages::kKey, revision + 1, n))
         taken_[fiber][++revision] = n, record_[fiber][revision] = *record;
       if (fiber != 0 || proposed != revision) continue;
       const std::uint64_t from = rt::propose(r, revision + 1, from_[revision], record(revision + 1, n), [&] {
-        rt::Looks all;
+        rt::RevisionPoints all;
         for (int m = 0; m < ranks_; ++m) add(all, mine(m));
         return all;
       });

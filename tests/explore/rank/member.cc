@@ -53,7 +53,7 @@ Pages::Pages(int ranks) {
     }
     label(&g.key, sizeof g.key, "key"), label(&g.error, sizeof g.error, "error");
     label(&g.completed, sizeof g.completed, "completed"), label(&g.entered, sizeof g.entered, "entered");
-    label(&g.looked, sizeof g.looked, "looked");
+    label(&g.revision_point, sizeof g.revision_point, "revision_point");
     label(&g.shrinking, sizeof g.shrinking, "shrinking"), label(&g.decided, sizeof g.decided, "decided");
     label(&g.resume, sizeof g.resume, "resume"), label(&g.dead, sizeof g.dead, "dead");
     label(&p.errors_used, sizeof p.errors_used, "errors_used");

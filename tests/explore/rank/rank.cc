@@ -52,7 +52,7 @@ void Job::make_registered() {
   for (int r = 0; r < ranks; ++r) registered.push_back(make<std::byte>("registered", kRegisteredBytes));
 }
 
-Status RankWaiter::look(Clock::duration) {
+Status RankWaiter::check(Clock::duration) {
   if (std::atomic_ref(*const_cast<std::uint32_t*>(abort_)).load(std::memory_order_acquire) != 0)
     return {Reason::peer_dead, "the group has failed"};
   return {};

@@ -42,7 +42,7 @@ class RankWaiter final : public ouro::Waiter {
   explicit RankWaiter(const std::uint32_t* abort) : Waiter(abort, ouro::Patience{}), abort_(abort) {}
 
  protected:
-  ouro::Status look(ouro::Clock::duration) override;
+  ouro::Status check(ouro::Clock::duration) override;
 
  private:
   const std::uint32_t* abort_;

@@ -21,7 +21,7 @@ class Watcher final : public Waiter {
   const std::uint32_t* aborted = nullptr;
 
  protected:
-  Status look(Clock::duration elapsed) override {
+  Status check(Clock::duration elapsed) override {
     ++looks;
     if (aborted && std::atomic_ref(*const_cast<std::uint32_t*>(aborted)).load() != 0)
       return {Reason::revoked, "aborted"};

@@ -35,7 +35,7 @@ class TestWaiter final : public Waiter {
   int looks() const { return looks_; }
 
  protected:
-  Status look(Clock::duration) override {
+  Status check(Clock::duration) override {
     ++looks_;
     return looks_left_-- > 0 ? Status() : Status(Reason::deadline, "enough");
   }

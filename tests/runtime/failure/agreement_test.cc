@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "agreement_mutants.h"  // from mutate_agreement.py
-#include "runtime/health/quarrels.h"
+#include "runtime/health/suspicions.h"
 #include "tests/runtime/failure/agreement_job.h"
 
 namespace ouro::rt {
@@ -108,7 +108,7 @@ TEST(Quarrels, ThoseWithMostLeave) {
       for (int b = 0; b < a; ++b)
         if (random() % 100 < part) quarrels[a].add(b), quarrels[b].add(a);
     const auto quarrel = [&](int a, int b) { return quarrels[a].has(b); };
-    const RankSet left = without_quarrels(side, size, quarrel);
+    const RankSet left = without_mutual_suspicion(side, size, quarrel);
     EXPECT_EQ(left, leave_one_by_one(side, size, quarrel)) << "graph " << graph;
     for (int a = 0; a < size; ++a)
       for (int b = 0; b < size; ++b) EXPECT_FALSE(left.has(a) && left.has(b) && quarrel(a, b));
@@ -121,7 +121,7 @@ TEST(Quarrels, OfAThousandRanksAreLookedAtTwiceAtMost) {
   RankSet all;
   for (int r = 0; r < kRanks; ++r) all.add(r);
   int asked = 0;
-  const RankSet left = without_quarrels(all, kRanks, [&](int a, int b) {
+  const RankSet left = without_mutual_suspicion(all, kRanks, [&](int a, int b) {
     ++asked;
     return (a < kThird && b >= kThird && b < 2 * kThird) || (b < kThird && a >= kThird && a < 2 * kThird);
   });

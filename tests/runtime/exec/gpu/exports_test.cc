@@ -13,7 +13,7 @@
 #include "tests/runtime/exec/gpu/own_memory.h"
 #include "tests/runtime/failure/harness.h"
 #include "transport/cuda_ipc/cuda_ipc.h"
-#include "transport/cuda_ipc/quiet.h"
+#include "transport/cuda_ipc/deferred_free.h"
 
 namespace ouro::test {
 namespace {
@@ -54,7 +54,7 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
       EXPECT_EQ(id(0, 4), 0u);
       EXPECT_EQ(id(kUnit - 4, 8), 0u);
       EXPECT_EQ(id(kUnit, 4), other);
-      transport::release_if_quiet();
+      transport::free_if_idle();
       for (const std::uint64_t n : named) {
         EXPECT_FALSE(exports.ended(n));
         EXPECT_TRUE(exports.offer(n, 0, 2).ok());
@@ -62,7 +62,7 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
       EXPECT_TRUE(dropped.empty());
       EXPECT_EQ(shared.live().retained, 2);
       operation.reset();
-      transport::release_if_quiet();
+      transport::free_if_idle();
       std::ranges::sort(dropped);
       EXPECT_EQ(dropped, named);
       EXPECT_EQ(shared.live().retained, 1);
@@ -84,11 +84,11 @@ TEST(Exports, EndWhenTheLastOperationHasEnded) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
   Processes alone(1, [&](int, Board&) {  // graphs_exist() is for good
-    const auto releaser = transport::Releaser::of_process();
+    const auto releaser = transport::DeferredFreeThread::of_process();
     ASSERT_TRUE(releaser != nullptr);
-    EXPECT_EQ(transport::Releaser::of_process(), releaser);
+    EXPECT_EQ(transport::DeferredFreeThread::of_process(), releaser);
     const auto waits = [](std::thread::id* by) {
-      return transport::when_quiet(std::shared_ptr<char>(new char, [by](char* p) {
+      return transport::free_when_idle(std::shared_ptr<char>(new char, [by](char* p) {
         *by = std::this_thread::get_id();
         delete p;
       }));
@@ -96,7 +96,7 @@ TEST(Exports, EndWhenTheLastOperationHasEnded) {
     const auto me = std::this_thread::get_id();
     std::thread::id by[3];
     const auto ended = [&](int k) {
-      transport::finish_releasing();
+      transport::finish_freeing();
       return by[k] != std::thread::id();
     };
     std::optional<transport::OnDevice> operation(std::in_place);
@@ -105,9 +105,9 @@ TEST(Exports, EndWhenTheLastOperationHasEnded) {
     operation.reset();
     EXPECT_TRUE(eventually([&] { return ended(0); }));
     {
-      const transport::NeverReleases here;
+      const transport::NeverFrees here;
       waits(&by[1]).reset();
-      transport::release_soon(5s);
+      transport::free_soon(5s);
       EXPECT_TRUE(by[1] != std::thread::id() && by[1] != me);
     }
     transport::graphs_exist();
@@ -116,7 +116,7 @@ TEST(Exports, EndWhenTheLastOperationHasEnded) {
     operation.reset();
     std::this_thread::sleep_for(20ms);
     EXPECT_EQ(by[2], std::thread::id());
-    transport::release_soon(5s);
+    transport::free_soon(5s);
     EXPECT_TRUE(by[2] != std::thread::id() && by[2] != me);
   });
   alone.join();

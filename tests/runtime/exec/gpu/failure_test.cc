@@ -9,7 +9,7 @@
 #include "runtime/stream/host_calls.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
-#include "transport/cuda_ipc/quiet.h"
+#include "transport/cuda_ipc/deferred_free.h"
 
 namespace ouro::test {
 namespace {
@@ -427,7 +427,7 @@ TEST_F(FakeFaults, NothingLeaks) {
       if (live == &later) (void)eventually([&] { return fake_->live().streams <= first.streams; });
       // The thread that ends an operation may be late too, and resources are released only after it.
       (void)eventually([&] {
-        transport::release_if_quiet();
+        transport::free_if_idle();
         return fake_->live().registrations == 0;
       });
       *live = fake_->live();

@@ -11,7 +11,7 @@
 #include "runtime/stream/gpu_stream.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
-#include "transport/cuda_ipc/quiet.h"
+#include "transport/cuda_ipc/deferred_free.h"
 
 namespace ouro::test {
 namespace {
@@ -136,7 +136,7 @@ TEST_P(HarshPaths, EndingAGroupWaitsForNoOther) {
     EXPECT_EQ(seats[0].data.expect(8), "");
   }
   EXPECT_TRUE(eventually([&] {  // the thread that ends an operation may be late
-    transport::release_if_quiet();
+    transport::free_if_idle();
     return fake.live().registrations == 0;
   }));
   EXPECT_EQ(fake.stalls(), 0);

@@ -10,7 +10,7 @@
 #include "runtime/group/group.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
-#include "transport/cuda_ipc/quiet.h"
+#include "transport/cuda_ipc/deferred_free.h"
 
 namespace ouro::test {
 namespace {
@@ -139,7 +139,7 @@ std::string fails_alike(Context& c, Reason reason, FakeForEach& fakes) {
   }
   OURO_RANK_OK(barrier(c.world()));
   const bool back = eventually([&] {
-    transport::release_if_quiet();
+    transport::free_if_idle();
     return fakes.live().multicasts == 0;
   });
   OURO_RANK_CHECK(back, "{} are left", fakes.live().multicasts);

@@ -12,7 +12,7 @@
 #include "runtime/group/group.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
-#include "transport/cuda_ipc/quiet.h"
+#include "transport/cuda_ipc/deferred_free.h"
 
 namespace ouro::test {
 namespace {
@@ -361,7 +361,7 @@ TEST(WordsOfRanks, OutliveTheGroupOfWhoHasThem) {
         EXPECT_TRUE(last.wait().ok()) << last.wait().message();
         EXPECT_EQ(only_ran(*g, path), "");
         EXPECT_TRUE(g->close().ok());
-        transport::release_if_quiet();
+        transport::free_if_idle();
         fake->delay(gpu::FakeOp::mem_op, 0us);
       }
       EXPECT_TRUE(seat.stream.synchronize().ok());

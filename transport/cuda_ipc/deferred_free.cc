@@ -1,5 +1,5 @@
-// What waits to be given back. See quiet.h.
-#include "transport/cuda_ipc/quiet.h"
+// The list of what is deferred, and its thread. See deferred_free.h.
+#include "transport/cuda_ipc/deferred_free.h"
 
 #include <atomic>
 #include <condition_variable>
@@ -14,7 +14,7 @@
 namespace ouro::transport {
 namespace {
 
-/// What will wait, with its place in the line.
+/// Something whose freeing is deferred. A list of them.
 struct Kept {
   std::shared_ptr<void> what;
   Kept* next = nullptr;
@@ -24,45 +24,46 @@ struct Kept {
 struct Process {
   std::mutex mutex;
   std::condition_variable changed;
-  int on_device = 0;
-  bool releasing = false;  // nothing begins then
+  int on_device = 0;     // operations
+  bool freeing = false;  // no operation begins meanwhile
   Kept* waiting = nullptr;
-  std::atomic<bool> any{false};  // waits
-  // For a Releaser.
+  std::atomic<bool> any{false};  // is deferred
+  // For the DeferredFreeThread.
   std::condition_variable wanted;
   int asked = 0;  // by threads that wait
   bool graphs = false;
   std::mutex making;  // taken before `mutex`
-  std::weak_ptr<Releaser> releaser;
+  std::weak_ptr<DeferredFreeThread> thread;
 };
 constinit PerProcess<Process> g_process;
 Process& process() { return *g_process; }
 
-thread_local int t_never_releases = 0;
+thread_local int t_frees_nothing = 0;
 
-/// What goes may hold things that wait, too, so the lock is not held meanwhile.
-void release(Process& p, std::unique_lock<std::mutex>& lock) {
-  if (p.on_device > 0 || p.releasing || t_never_releases > 0) return;
-  p.releasing = true;
+/// Frees everything that is deferred. It may hold handles of free_when_idle() itself, so the lock is not held
+/// meanwhile.
+void free_all(Process& p, std::unique_lock<std::mutex>& lock) {
+  if (p.on_device > 0 || p.freeing || t_frees_nothing > 0) return;
+  p.freeing = true;
   while (p.waiting) {
-    std::unique_ptr<Kept> going(std::exchange(p.waiting, p.waiting->next));
+    std::unique_ptr<Kept> freed(std::exchange(p.waiting, p.waiting->next));
     lock.unlock();
-    going.reset();
+    freed.reset();
     lock.lock();
   }
   p.any.store(false, std::memory_order_relaxed);
-  p.releasing = false;
+  p.freeing = false;
   p.changed.notify_all();
 }
 
-void wait_for_quiet(Kept* kept) noexcept {
+void keep_until_idle(Kept* kept) noexcept {
   if (kept->forks != forks()) return;
   Process& p = process();
   std::unique_lock lock(p.mutex);
   kept->next = std::exchange(p.waiting, kept);
   p.any.store(true, std::memory_order_relaxed);
-  if (t_never_releases > 0) p.wanted.notify_all();
-  release(p, lock);
+  if (t_frees_nothing > 0) p.wanted.notify_all();
+  free_all(p, lock);
 }
 
 }  // namespace
@@ -70,7 +71,7 @@ void wait_for_quiet(Kept* kept) noexcept {
 OnDevice::OnDevice() {
   Process& p = process();
   std::unique_lock lock(p.mutex);
-  p.changed.wait(lock, [&] { return !p.releasing; });
+  p.changed.wait(lock, [&] { return !p.freeing; });
   ++p.on_device;
 }
 OnDevice::~OnDevice() { end(); }
@@ -81,34 +82,34 @@ void OnDevice::end() {
   if (--p.on_device == 0 && p.waiting) p.wanted.notify_all();
 }
 
-std::shared_ptr<void> when_quiet(std::shared_ptr<void> what) {
+std::shared_ptr<void> free_when_idle(std::shared_ptr<void> what) {
   void* const at = what.get();
   auto kept = std::make_unique<Kept>(Kept{std::move(what)});
-  return {std::shared_ptr<Kept>(kept.release(), wait_for_quiet), at};
+  return {std::shared_ptr<Kept>(kept.release(), keep_until_idle), at};
 }
 
-void release_if_quiet() noexcept {
+void free_if_idle() noexcept {
   Process& p = process();
   if (!p.any.load(std::memory_order_relaxed)) return;
   std::unique_lock lock(p.mutex);
-  release(p, lock);
+  free_all(p, lock);
 }
 
-void finish_releasing() noexcept {
-  if (t_never_releases > 0) return;
+void finish_freeing() noexcept {
+  if (t_frees_nothing > 0) return;
   Process& p = process();
   std::unique_lock lock(p.mutex);
-  p.changed.wait(lock, [&] { return !p.releasing; });
-  release(p, lock);
+  p.changed.wait(lock, [&] { return !p.freeing; });
+  free_all(p, lock);
 }
 
-void release_soon(std::chrono::milliseconds at_most) noexcept {
+void free_soon(std::chrono::milliseconds at_most) noexcept {
   Process& p = process();
   std::unique_lock lock(p.mutex);
-  if (!p.waiting && !p.releasing) return;
+  if (!p.waiting && !p.freeing) return;
   ++p.asked;
   p.wanted.notify_all();
-  p.changed.wait_for(lock, at_most, [&] { return p.on_device > 0 || (!p.waiting && !p.releasing); });
+  p.changed.wait_for(lock, at_most, [&] { return p.on_device > 0 || (!p.waiting && !p.freeing); });
   --p.asked;
 }
 
@@ -117,10 +118,10 @@ void graphs_exist() noexcept {
   process().graphs = true;
 }
 
-NeverReleases::NeverReleases() { ++t_never_releases; }
-NeverReleases::~NeverReleases() { --t_never_releases; }
+NeverFrees::NeverFrees() { ++t_frees_nothing; }
+NeverFrees::~NeverFrees() { --t_frees_nothing; }
 
-class Releaser::Loop {
+class DeferredFreeThread::Loop {
  public:
   Loop() : thread_("ouro-unmap", [this] { run(); }) {}
   ~Loop() {
@@ -139,8 +140,8 @@ class Releaser::Loop {
     Process& p = process_;
     std::unique_lock lock(p.mutex);
     while (!stop_) {
-      if (p.waiting && p.on_device == 0 && !p.releasing && (p.asked > 0 || !p.graphs)) {
-        release(p, lock);
+      if (p.waiting && p.on_device == 0 && !p.freeing && (p.asked > 0 || !p.graphs)) {
+        free_all(p, lock);
       } else {
         p.wanted.wait(lock);
       }
@@ -151,18 +152,18 @@ class Releaser::Loop {
   Thread thread_;
 };
 
-Releaser::Releaser() : loop_(new Loop) {}
-Releaser::~Releaser() = default;
+DeferredFreeThread::DeferredFreeThread() : loop_(new Loop) {}
+DeferredFreeThread::~DeferredFreeThread() = default;
 
-std::shared_ptr<Releaser> Releaser::of_process() try {
+std::shared_ptr<DeferredFreeThread> DeferredFreeThread::of_process() try {
   Process& p = process();
   std::lock_guard lock(p.making);
-  if (auto known = p.releaser.lock()) return known;
-  std::shared_ptr<Releaser> made(new Releaser);
-  p.releaser = made;
+  if (auto known = p.thread.lock()) return known;
+  std::shared_ptr<DeferredFreeThread> made(new DeferredFreeThread);
+  p.thread = made;
   return made;
 } catch (const std::system_error& e) {
-  OURO_INFO(INIT, "no thread releases device memory; calls do: {}", e.what());
+  OURO_INFO(INIT, "no thread frees device memory that is deferred; calls do: {}", e.what());
   return nullptr;
 }
 
