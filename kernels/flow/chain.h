@@ -6,7 +6,7 @@
 namespace ouro::flow {
 
 /// Receives a finished sum that is still wide, rounds and finishes it into the output.
-OURO_HD constexpr Step recv_total(int c, int from) { return {kRecv | kPartialIn | kStore, c, from}; }
+OURO_HD constexpr auto recv_total(int c, int from) { return StepOf<kRecv | kPartialIn | kStore>(c, from); }
 
 /// Sums travel up 0 -> n-1 while finished chunks travel down n-1 -> 0: a ring's bandwidth in both directions.
 struct ChainAllReduce : Traits {

@@ -119,7 +119,10 @@ struct DirectReduce : Staged {
         step(store_input(i));
         continue;
       }
-      step(at.rank == at.root ? reduce_posted(i, i) : post(i, 1));
+      if (at.rank == at.root)
+        step(reduce_posted(i, i));
+      else
+        step(post(i, 1));
       step(release());
     }
   }
@@ -349,7 +352,7 @@ struct PullBroadcast : Pull {
   template <class Listener>
   OURO_HD void operator()(Place at, Listener&& step) const {
     if (at.size > 1) step(refer());
-    step(at.rank == at.root ? copy(0) : fetch(0, at.root, 0));
+    step(at.rank == at.root ? Step(copy(0)) : fetch(0, at.root, 0));
     if (at.size > 1) step(barrier());
   }
 };

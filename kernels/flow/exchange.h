@@ -25,7 +25,7 @@ struct ExchangeAllReduce : Traits {
         },
         [&](int c) {
           if (n == 2 && r == 1) return step(reduce_keep(c, 0));
-          step(r == 0 ? keep(c) : r == 1 ? accumulate_input(c, 0) : keep_received(c, 0));
+          step(r == 0 ? Step(keep(c)) : r == 1 ? Step(accumulate_input(c, 0)) : keep_received(c, 0));
           for (int q = 1; q < n; ++q) {
             const bool last = q == n - 1;
             if (q < r)

@@ -54,7 +54,7 @@ struct Gossip : Traits {
  private:
   template <class Listener>
   OURO_HD void sum(int c, Listener&& step) const {
-    if (row.in_neighbours.empty()) return step(row.self == 1 ? copy(c) : store_input(c));
+    if (row.in_neighbours.empty()) return step(row.self == 1 ? Step(copy(c)) : store_input(c));
     // With a weight of zero my value is left out, not multiplied: it may be infinite.
     std::uint32_t mine = row.self != 0 ? std::uint32_t{kInput} : 0;
     for (std::size_t i = 0; i + 1 < row.in_neighbours.size(); ++i, mine = kAcc)

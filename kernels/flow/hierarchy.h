@@ -98,7 +98,7 @@ struct HierarchyAllReduce : OverHosts {
     if (c == kNobody) return;
     if (stage > 0) {
       const int from = owner(here, c, here.host + 1);
-      step(stage + 1 < here.count ? forward(c, from, owner(here, c, here.host - 1)) : recv(c, from));
+      step(stage + 1 < here.count ? Step(forward(c, from, owner(here, c, here.host - 1))) : recv(c, from));
     }
     for (int d = 1; d < here.size; ++d) step(send_result(c, here.mate(-d)));
   }
@@ -132,11 +132,11 @@ struct HierarchyBroadcast : OverHosts {
             if (is_root && to != kNobody) step(send(c, to));
             if (!is_root) {
               const int from = position == 0 ? at.root : owner(c, -1);
-              step(to == kNobody ? recv(c, from) : forward(c, from, to));
+              step(to == kNobody ? Step(recv(c, from)) : forward(c, from, to));
             }
             for (int d = 1; d < here.size; ++d)
               if (here.mate(d) != at.root)
-                step(is_root ? send(c, here.mate(d)) : send_result(c, here.mate(d)));
+                step(is_root ? Step(send(c, here.mate(d))) : send_result(c, here.mate(d)));
           } else if (is_root) {
             step(send(c, mine));
           } else if (mine == at.root) {
@@ -212,7 +212,9 @@ struct HierarchyAllGather : OverHosts {
       for (int x = begin; x < end; ++x) f(x, here.rank_of(q, x), owner(here, here.host, t, x));
     };
     for (int t = 0; t <= last; ++t) {
-      const auto give = [&](int block, int to) { step(t == 0 ? send(block, to) : send_result(block, to)); };
+      const auto give = [&](int block, int to) {
+        step(t == 0 ? Step(send(block, to)) : send_result(block, to));
+      };
       const int most = t < last ? std::max(blocks(t), blocks(t + 1)) : blocks(t);
       for (int begin = 0; begin < most; begin += here.smallest) {
         if (t < last)

@@ -30,10 +30,12 @@ class HostTree {
     int d = tree_.top();
     if (tree_.v != 0) {
       const int from = leader(tree_.parent());
-      step(d == 0 ? recv(0, from) : forward(0, from, child(d)));
+      step(d == 0 ? Step(recv(0, from)) : forward(0, from, child(d)));
       d /= 2;
     }
-    const auto give = [&](int to) { step(of_input && tree_.v == 0 ? send(0, to) : send_result(0, to)); };
+    const auto give = [&](int to) {
+      step(of_input && tree_.v == 0 ? Step(send(0, to)) : send_result(0, to));
+    };
     for (; d > 0; d /= 2) give(child(d));
     for (int i = 1; i < here_.size; ++i) give(here_.mate(i));
   }

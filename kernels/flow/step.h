@@ -49,35 +49,49 @@ struct Step {
   double weight = 1;  // factor on the incoming value, applied in the accumulation type before the reduction
 };
 
-// Verbs. Their bits are literals, so that the compiler turns a listener into the same loop as if written
-// by hand.
-OURO_HD constexpr Step send(int c, int to) { return {kInput | kSend, c, kNobody, to}; }
-OURO_HD constexpr Step send_result(int c, int to) { return {kResult | kSend, c, kNobody, to}; }
-OURO_HD constexpr Step recv(int c, int from) { return {kRecv | kStore, c, from}; }
-OURO_HD constexpr Step forward(int c, int from, int to) { return {kRecv | kStore | kSend, c, from, to}; }
-OURO_HD constexpr Step copy(int c) { return {kInput | kStore, c}; }
+/// A step whose verb is part of its type. A listener that is a template over it is compiled for this verb
+/// only: to the loop that one would write by hand.
+template <std::uint32_t kVerb>
+struct StepOf : Step {
+  static constexpr std::uint32_t verb = kVerb;
+  OURO_HD constexpr explicit StepOf(int chunk, int from = kNobody, int to = kNobody, int at = 0, int span = 1,
+                                    double weight = 1)
+      : Step{kVerb, chunk, from, to, at, span, weight} {}
+};
+
+OURO_HD constexpr auto send(int c, int to) { return StepOf<kInput | kSend>(c, kNobody, to); }
+OURO_HD constexpr auto send_result(int c, int to) { return StepOf<kResult | kSend>(c, kNobody, to); }
+OURO_HD constexpr auto recv(int c, int from) { return StepOf<kRecv | kStore>(c, from); }
+OURO_HD constexpr auto forward(int c, int from, int to) {
+  return StepOf<kRecv | kStore | kSend>(c, from, to);
+}
+OURO_HD constexpr auto copy(int c) { return StepOf<kInput | kStore>(c); }
 /// Sends my input as a partial sum: the first contribution to a reduction.
-OURO_HD constexpr Step send_widened(int c, int to) { return {kInput | kSend | kPartialOut, c, kNobody, to}; }
-OURO_HD constexpr Step send_partial(int c, int to) { return {kAcc | kSend | kPartialOut, c, kNobody, to}; }
-OURO_HD constexpr Step reduce_forward(int c, int from, int to) {
-  return {kRecv | kPartialIn | kInput | kSend | kPartialOut, c, from, to};
+OURO_HD constexpr auto send_widened(int c, int to) {
+  return StepOf<kInput | kSend | kPartialOut>(c, kNobody, to);
 }
-OURO_HD constexpr Step reduce_keep(int c, int from) {
-  return {kRecv | kPartialIn | kInput | kStore, c, from};
+OURO_HD constexpr auto send_partial(int c, int to) {
+  return StepOf<kAcc | kSend | kPartialOut>(c, kNobody, to);
 }
-OURO_HD constexpr Step reduce_keep_forward(int c, int from, int to) {
-  return {kRecv | kPartialIn | kInput | kStore | kSend, c, from, to};
+OURO_HD constexpr auto reduce_forward(int c, int from, int to) {
+  return StepOf<kRecv | kPartialIn | kInput | kSend | kPartialOut>(c, from, to);
+}
+OURO_HD constexpr auto reduce_keep(int c, int from) {
+  return StepOf<kRecv | kPartialIn | kInput | kStore>(c, from);
+}
+OURO_HD constexpr auto reduce_keep_forward(int c, int from, int to) {
+  return StepOf<kRecv | kPartialIn | kInput | kStore | kSend>(c, from, to);
 }
 /// Reduces the incoming value with my input and leaves the partial sum in the accumulator.
-OURO_HD constexpr Step accumulate_input(int c, int from, double weight = 1) {
-  return {kRecv | kPartialIn | kInput | kKeep, c, from, kNobody, 0, 1, weight};
+OURO_HD constexpr auto accumulate_input(int c, int from, double weight = 1) {
+  return StepOf<kRecv | kPartialIn | kInput | kKeep>(c, from, kNobody, 0, 1, weight);
 }
 /// Reduces the incoming value with the accumulator and leaves the result there.
-OURO_HD constexpr Step accumulate(int c, int from, double weight = 1) {
-  return {kRecv | kPartialIn | kAcc | kKeep, c, from, kNobody, 0, 1, weight};
+OURO_HD constexpr auto accumulate(int c, int from, double weight = 1) {
+  return StepOf<kRecv | kPartialIn | kAcc | kKeep>(c, from, kNobody, 0, 1, weight);
 }
-OURO_HD constexpr Step accumulate_store(int c, int from) {
-  return {kRecv | kPartialIn | kAcc | kStore, c, from};
+OURO_HD constexpr auto accumulate_store(int c, int from) {
+  return StepOf<kRecv | kPartialIn | kAcc | kStore>(c, from);
 }
 /// Reduces the accumulator with the incoming value, in this order; `leave` is kKeep or kStore. Host only,
 /// like the next two.
@@ -87,46 +101,48 @@ constexpr Step append(int c, int from, std::uint32_t leave) {
 /// Reduces the accumulator with my input, in this order.
 constexpr Step append_input(int c, std::uint32_t leave) { return {kAcc | kInput | leave, c}; }
 /// Leaves the incoming value in the accumulator.
-constexpr Step keep_received(int c, int from) { return {kRecv | kPartialIn | kKeep, c, from}; }
+constexpr auto keep_received(int c, int from) { return StepOf<kRecv | kPartialIn | kKeep>(c, from); }
 /// Leaves my input, widened, in the accumulator.
-OURO_HD constexpr Step keep(int c) { return {kInput | kKeep, c}; }
+OURO_HD constexpr auto keep(int c) { return StepOf<kInput | kKeep>(c); }
 /// Rounds and finishes the accumulator into the output.
-OURO_HD constexpr Step store(int c) { return {kAcc | kStore, c}; }
+OURO_HD constexpr auto store(int c) { return StepOf<kAcc | kStore>(c); }
 /// Rounds and finishes my own input into the output: a reduction over one rank.
-OURO_HD constexpr Step store_input(int c) { return {kInput | kStore | kPartialIn, c}; }
+OURO_HD constexpr auto store_input(int c) { return StepOf<kInput | kStore | kPartialIn>(c); }
 
 // Staging buffers: every rank of a host can read what a rank posts (a staged copy, or a registered buffer in
 // place). A rank posts at most twice in a round: first inputs (post), then results (post_result). Chunk
 // numbers continue from one round to the next. Flows that are not pipelined have one round at a time, which
 // ends by itself; all others end a round with release(). Posts are made in the order of rounds. A rank posts
 // either one chunk, or the n-1 chunks of the others, beginning with that of rank+1.
-OURO_HD constexpr Step post(int c, int span) { return {kInput | kPost, c, kNobody, kNobody, 0, span}; }
+OURO_HD constexpr auto post(int c, int span) { return StepOf<kInput | kPost>(c, kNobody, kNobody, 0, span); }
 /// Publishes where my buffers are, in place of a copy.
-OURO_HD constexpr Step refer() { return post(0, 1); }
-OURO_HD constexpr Step post_result(int c) { return {kResult | kPost, c}; }
+OURO_HD constexpr auto refer() { return post(0, 1); }
+OURO_HD constexpr auto post_result(int c) { return StepOf<kResult | kPost>(c); }
 /// Folds chunk c of all n inputs, in rank order, in the accumulation type; rounds once; stores. The others'
 /// inputs are read from their staging buffers, mine from my input buffer.
-OURO_HD constexpr Step reduce_posted(int c, int at) {
-  return {kPosted | kPartialIn | kStore, c, kEveryone, kNobody, at};
+OURO_HD constexpr auto reduce_posted(int c, int at) {
+  return StepOf<kPosted | kPartialIn | kStore>(c, kEveryone, kNobody, at);
 }
 /// As reduce_posted, but stores directly into the output of every rank.
-OURO_HD constexpr Step reduce_multicast(int c, int at) {
-  return {kPosted | kPartialIn | kMulticast, c, kEveryone, kNobody, at};
+OURO_HD constexpr auto reduce_multicast(int c, int at) {
+  return StepOf<kPosted | kPartialIn | kMulticast>(c, kEveryone, kNobody, at);
 }
 /// Copies chunk `at` of the inputs posted by `from` into my output chunk c.
-OURO_HD constexpr Step fetch(int c, int from, int at) { return {kPosted | kStore, c, from, kNobody, at}; }
+OURO_HD constexpr auto fetch(int c, int from, int at) {
+  return StepOf<kPosted | kStore>(c, from, kNobody, at);
+}
 /// Copies chunk c of the input of `from` directly into the output of every rank.
-OURO_HD constexpr Step fetch_multicast(int c, int from) {
-  return {kPosted | kMulticast, c, from, kNobody, c};
+OURO_HD constexpr auto fetch_multicast(int c, int from) {
+  return StepOf<kPosted | kMulticast>(c, from, kNobody, c);
 }
 /// Copies chunk c of my input directly into the output of every rank.
-OURO_HD constexpr Step multicast(int c) { return {kInput | kMulticast, c}; }
+OURO_HD constexpr auto multicast(int c) { return StepOf<kInput | kMulticast>(c); }
 /// Copies the result posted by `from` (its second post of the round) into my output chunk c.
-OURO_HD constexpr Step fetch_result(int c, int from) {
-  return {kPosted | kResult | kStore, c, from, kNobody, c};
+OURO_HD constexpr auto fetch_result(int c, int from) {
+  return StepOf<kPosted | kResult | kStore>(c, from, kNobody, c);
 }
-OURO_HD constexpr Step barrier() { return {kBarrier}; }
-OURO_HD constexpr Step release() { return {kRelease}; }
+OURO_HD constexpr auto barrier() { return StepOf<kBarrier>(0); }
+OURO_HD constexpr auto release() { return StepOf<kRelease>(0); }
 
 OURO_HD constexpr int wrap(int i, int n) { return i < 0 ? i + n : i >= n ? i - n : i; }
 

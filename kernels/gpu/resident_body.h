@@ -96,9 +96,10 @@ class Resident : private ResidentRounds<Block> {
     }
   }
 
-  /// Executes one step. Inlined into a flow whose verbs are literals, it compiles to the loop that one would
-  /// write by hand.
-  OURO_HD void hop(const Step& s) {
+  /// Executes one step: a flow::StepOf, for which it compiles to the loop that one would write by hand, or
+  /// any Step.
+  template <class S>
+  OURO_HD void hop(const S& s) {
     ++this->step_;
     if (s.verb & flow::kPost) return post(s);
     if (s.verb & flow::kRelease) return end_round();
@@ -129,7 +130,8 @@ class Resident : private ResidentRounds<Block> {
   template <class Hop>
   struct Listener {
     Resident& rank;
-    OURO_HD void operator()(const Step& s) const {
+    template <class S>
+    OURO_HD void operator()(const S& s) const {
       if (!rank.failed_) Hop{}(rank, s);
     }
   };
@@ -154,7 +156,8 @@ class Resident : private ResidentRounds<Block> {
   }
 
   /// A step on local data only, which no other rank needs to know of.
-  OURO_HD void local(const Step& s) {
+  template <class S>
+  OURO_HD void local(const S& s) {
     const Extent out = s.verb & flow::kStore ? cut_.out(s.chunk) : Extent{};
     const Extent in = s.verb & flow::kInput ? cut_.in(s.chunk) : out;
     const std::byte* const source = s.verb & flow::kInput ? in_at(in) : acc_at(s.chunk);
@@ -175,7 +178,8 @@ class Resident : private ResidentRounds<Block> {
   OURO_HD int for_input() const { return 0; }
   OURO_HD int for_output() const { return b_.threads() > 32 ? 32 : b_.threads() - 1; }
 
-  OURO_HD void hop_link(const Step& s) {
+  template <class S>
+  OURO_HD void hop_link(const S& s) {
     if (cut_.skips(s)) return;
     const bool receives = (s.verb & flow::kRecv) != 0, sends = (s.verb & flow::kSend) != 0;
     const std::uint64_t taken = receives ? shared_.state.received[s.from] : 0;
@@ -204,7 +208,8 @@ class Resident : private ResidentRounds<Block> {
 
   /// Moves or reduces from `got`, or from this rank's own data, to `slot` and to the step's
   /// other destinations.
-  OURO_HD void transfer(const Step& s, const std::byte* got, std::byte* slot) {
+  template <class S>
+  OURO_HD void transfer(const S& s, const std::byte* got, std::byte* slot) {
     const std::uint64_t elem = numbers_.element();
     const bool acc = (s.verb & flow::kAcc) != 0, receives = (s.verb & flow::kRecv) != 0;
     const Extent out = s.verb & (flow::kStore | flow::kResult) ? cut_.out(s.chunk) : Extent{};
@@ -232,7 +237,8 @@ class Resident : private ResidentRounds<Block> {
     job.send_wide = wide_out;
     reduce(job);
   }
-  OURO_HD void set_sinks(ResidentJob& job, const Step& s, Extent out) const {
+  template <class S>
+  OURO_HD void set_sinks(ResidentJob& job, const S& s, Extent out) const {
     if (s.verb & flow::kStore) job.store = {out_at(out), true};
     if (s.verb & flow::kKeep) job.keep = {acc_at(s.chunk), true};
   }
@@ -240,7 +246,8 @@ class Resident : private ResidentRounds<Block> {
   // ---- staging buffers
   // -------------------------------------------------------------------------------------
 
-  OURO_HD void post(const Step& s) {
+  template <class S>
+  OURO_HD void post(const S& s) {
     const std::uint64_t round = round_of(s.chunk), elem = numbers_.element();
     if (by_reference_ && met_all_) return;
     if (s.verb & flow::kResult) {
@@ -279,7 +286,8 @@ class Resident : private ResidentRounds<Block> {
 
   /// The address of chunk `s.at` of what `from` posted; `at` is its position in a buffer that is read
   /// by reference.
-  OURO_HD const std::byte* posted(int from, const Step& s, Extent at) const {
+  template <class S>
+  OURO_HD const std::byte* posted(int from, const S& s, Extent at) const {
     if (by_reference_) return shared_.in_of[from] + at.offset * numbers_.element();
     int position = 0;
     if (s.verb & flow::kResult)
@@ -291,7 +299,8 @@ class Resident : private ResidentRounds<Block> {
 
   /// Finds the addresses of chunk `s.at` of all inputs, after waiting for the posts; mine is in my
   /// input buffer.
-  OURO_HD bool find_sources(const Step& s, Extent at) {
+  template <class S>
+  OURO_HD bool find_sources(const S& s, Extent at) {
     const std::uint64_t round = round_of(s.at);
     bool failed = false;
     for (int p = b_.thread(); p < n_; p += b_.threads()) {
@@ -308,7 +317,8 @@ class Resident : private ResidentRounds<Block> {
   }
 
   /// Folds all inputs, or copies one, into my output or into those of all ranks.
-  OURO_HD void read_staging(const Step& s) {
+  template <class S>
+  OURO_HD void read_staging(const S& s) {
     const Extent out = cut_.out(s.chunk), at = cut_.blocks ? cut_.theirs(s.chunk, s.at, out) : out;
     const std::uint64_t place = out.offset * numbers_.element(), bytes = out.count * numbers_.element();
     if (s.verb & flow::kPosted && s.from == flow::kEveryone) {

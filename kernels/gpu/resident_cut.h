@@ -119,7 +119,8 @@ struct UnevenCut : ResidentCut {
   OURO_HD Extent theirs(int chunk, int at, Extent mine) const {
     return pairs ? Extent{mine.offset - out_begin[within_round(chunk)], mine.count} : in(at);
   }
-  OURO_HD bool skips(const flow::Step& s) const {
+  template <class S>
+  OURO_HD bool skips(const S& s) const {
     return pairs && (s.verb & flow::kInput ? in(s.chunk) : out(s.chunk)).count == 0;
   }
 

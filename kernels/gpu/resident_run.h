@@ -6,8 +6,8 @@
 namespace ouro::gpu {
 
 struct HopInLine {
-  template <class Rank>
-  OURO_HD void operator()(Rank& rank, const flow::Step& s) const {
+  template <class Rank, class S>
+  OURO_HD void operator()(Rank& rank, const S& s) const {
     rank.hop(s);
   }
 };

@@ -37,7 +37,6 @@ struct ColdSwitch {
 template <class Numbers, class Block>
 class Switched : private ResidentRounds<Block> {
   using Rounds = ResidentRounds<Block>;
-  using Step = flow::Step;
   using Extent = flow::Extent;
   static constexpr std::uint64_t kUnit = 16;
 
@@ -61,7 +60,8 @@ class Switched : private ResidentRounds<Block> {
     this->leave();
   }
 
-  OURO_HD void hop(const Step& s) {
+  template <class S>
+  OURO_HD void hop(const S& s) {
     ++this->step_;
     if (s.verb & flow::kPost) return post(s);
     if (s.verb & flow::kRelease) return release();
@@ -86,7 +86,8 @@ class Switched : private ResidentRounds<Block> {
   using enum ResidentPhase::Phase;
   struct Listener {
     Switched& rank;
-    OURO_HD void operator()(const Step& s) const {
+    template <class S>
+    OURO_HD void operator()(const S& s) const {
       if (!rank.failed_) rank.hop(s);
     }
   };
@@ -103,7 +104,8 @@ class Switched : private ResidentRounds<Block> {
            static_cast<std::uint64_t>(cut_.within_round(chunk)) * cut_.stride_bytes;
   }
 
-  OURO_HD void post(const Step& s) {
+  template <class S>
+  OURO_HD void post(const S& s) {
     const std::uint64_t round = round_of(s.chunk);
     if (s.verb & flow::kResult) {  // the result is already in the memory of all members
       order_aliases();
@@ -143,7 +145,8 @@ class Switched : private ResidentRounds<Block> {
     });
   }
 
-  OURO_HD void reduce(const Step& s) {
+  template <class S>
+  OURO_HD void reduce(const S& s) {
     if (!hear_all(round_of(s.at), kPosted)) return;
     order_aliases();
     const Extent out = cut_.out(s.chunk);
@@ -175,7 +178,8 @@ class Switched : private ResidentRounds<Block> {
         static_cast<std::byte>(b.word[k / 4] >> (k % 4 * 8));
   }
 
-  OURO_HD void fetch(const Step& s) {
+  template <class S>
+  OURO_HD void fetch(const S& s) {
     const bool result = (s.verb & flow::kResult) != 0;
     failed_ = b_.any(b_.thread() == 0 && hear(s.from, round_of(s.at), result ? kResult : kPosted));
     if (failed_) return;

@@ -52,7 +52,7 @@ TEST(WrongFlows, EachRankAddsInItsOwnOrder) {
     for (int d = 1; d < at.size; ++d) {
       out.push_back(send_widened(0, wrap(at.rank + d, at.size)));
       const int from = wrap(at.rank - d, at.size);
-      out.push_back(d == 1 ? accumulate_input(0, from) : accumulate(0, from));
+      out.push_back(d == 1 ? Step(accumulate_input(0, from)) : accumulate(0, from));
     }
     out.push_back(store(0));
   };
@@ -157,8 +157,8 @@ TEST(WrongFlows, ChainWithALagOfFour) {
     if (r == last) return ChainAllReduce{}(at, [&](Step s) { out.push_back(s); });
     pipeline(
         at.rounds, (kLagPerHop + 1) * (last - r),
-        [&](int c) { out.push_back(r == 0 ? send_widened(c, 1) : reduce_forward(c, r - 1, r + 1)); },
-        [&](int c) { out.push_back(r == 0 ? recv(c, 1) : forward(c, r + 1, r - 1)); });
+        [&](int c) { out.push_back(r == 0 ? Step(send_widened(c, 1)) : reduce_forward(c, r - 1, r + 1)); },
+        [&](int c) { out.push_back(r == 0 ? Step(recv(c, 1)) : forward(c, r + 1, r - 1)); });
   };
   const Program p = wrong_flow<ChainAllReduce>(Collective::all_reduce, 8, flow, 40);
   EXPECT_EQ(verify(p, {3}), "");
