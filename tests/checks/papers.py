@@ -66,6 +66,16 @@ def strange_names(text, files, words):
                 yield line_of(plain, found.start()), f"{name}: {missing[0]} is no word of the sources"
 
 
+def sources_of(root):
+    """(names of all files, all words in sources) of the tree."""
+    files = [str(p.relative_to(root)) for top in (*SOURCES, "docs") for p in (root / top).rglob("*") if p.is_file()]
+    words = set()
+    for name in files:
+        if SOURCE.search(name):
+            words.update(re.findall(r"\w+", (root / name).read_text(errors="replace")))
+    return files, words
+
+
 def too_long(name, text):
     unit, most = LONGEST.get(name, ("bytes", 1 << 30))
     size = len(text.encode()) if unit == "bytes" else text.count("\n")
@@ -109,11 +119,7 @@ def main():
     pages = [*root.glob("*.md"), *root.glob("docs/**/*.md"), *root.glob("bench/**/*.md")]
     if len(examples) < 8 or len(pages) < 20:
         sys.exit(f"{len(examples)} examples and {len(pages)} papers: this check reads the tree wrongly")
-    files = [str(p.relative_to(root)) for top in (*SOURCES, "docs") for p in (root / top).rglob("*") if p.is_file()]
-    words = set()
-    for name in files:
-        if SOURCE.search(name):
-            words.update(re.findall(r"\w+", (root / name).read_text(errors="replace")))
+    files, words = sources_of(root)
     found = []
     for page in pages:
         text = page.read_text()
