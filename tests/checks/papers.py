@@ -1,6 +1,7 @@
 # Checks that the documents agree with the tree: code of the guide is in the examples, links have a target, every
-# example is listed in the tutorials, the files and identifiers named in ARCHITECTURE.md exist, and it and the README
-# are as short as required. Usage: papers.py ROOT. Exits with 1 and prints a line for each finding.
+# example is listed in the tutorials, the files and identifiers exist that ARCHITECTURE.md, the design pages and the
+# decision records name, records have their form, and ARCHITECTURE.md and the README are as short as required.
+# Usage: papers.py ROOT. Exits with 1 and prints a line for each finding.
 import re
 import sys
 from pathlib import Path
@@ -13,6 +14,12 @@ SOURCE = re.compile(r"\.(?:h|hpp|cc|cu|py|sh|svg)$")
 SOURCES = ("runtime", "kernels", "transport", "api", "tests", "tools", "bench")
 LONGEST = {"README.md": ("lines", 199), "ARCHITECTURE.md": ("bytes", 12 << 10)}
 HEADING = re.compile(r"^#+ (.*)$", re.M)
+NAMES_CHECKED = ("docs/decisions", "docs/design")  # and ARCHITECTURE.md
+# Names that pages use and the sources do not: of other projects, and of builds.
+FOREIGN = {"CU_STREAM_WAIT_VALUE_FLUSH", "PAGEMAP_SCAN", "OURO_TUNER_FILE", "asan", "tsan", "dlpack.h", "shfl", "shm_open"}
+DECIDED = re.compile(r"^\*Decided (\d{4}-\d\d-\d\d)(?:, changed \d{4}-\d\d-\d\d(?: and \d{4}-\d\d-\d\d)*)?\.\*$")
+PARTS = ["Context", "Decision", "Alternatives", "Consequence"]
+LONGEST_RECORD = 60  # lines
 
 
 def squeezed(text):
@@ -56,7 +63,7 @@ def strange_names(text, files, words):
     plain = FENCED.sub(lambda m: "\n" * m[0].count("\n"), text)
     for found in NAMED.finditer(plain):
         name = found[1]
-        if "*" in name or " " in name:
+        if "*" in name or " " in name or name in FOREIGN or name.startswith("CMAKE_"):
             continue
         if SOURCE.search(name) and not name.startswith("."):
             if not any(f == name or f.endswith("/" + name) for f in files):
@@ -71,9 +78,27 @@ def sources_of(root):
     files = [str(p.relative_to(root)) for top in (*SOURCES, "docs") for p in (root / top).rglob("*") if p.is_file()]
     words = set()
     for name in files:
-        if SOURCE.search(name):
+        if SOURCE.search(name) or name.endswith(("CMakeLists.txt", ".cmake")):
             words.update(re.findall(r"\w+", (root / name).read_text(errors="replace")))
     return files, words
+
+
+def record_flaws(name, text, table):
+    """(line, what) of a decision record that has not the form of the others; table: the list of all records."""
+    lines = text.splitlines()
+    decided = DECIDED.match(lines[2]) if len(lines) > 2 else None
+    if not lines[0].startswith(f"# {name[:4]} "):
+        yield 1, f"the title should begin with {name[:4]}"
+    if not decided:
+        yield 3, "expected *Decided YYYY-MM-DD.*, or *Decided YYYY-MM-DD, changed YYYY-MM-DD.*"
+    elif f"| [{lines[0][2:]}]({name}) | {decided[1]} | " not in table:
+        yield 1, "README.md has no row with this title, file and date"
+    if HEADING.findall(text)[1:] != PARTS:
+        yield 1, f"the sections should be {', '.join(PARTS)}"
+    elif "\n- *" not in text.split("## Alternatives")[1].split("## ")[0]:
+        yield 1, "there is no alternative"
+    if len(lines) > LONGEST_RECORD:
+        yield 1, f"{len(lines)} lines; expected at most {LONGEST_RECORD}"
 
 
 def too_long(name, text):
@@ -97,6 +122,14 @@ def self_test():
     for text, bad in (("`ring.h` `flow/ring.h` `Group::run` `A=b`", False), ("`ing.h`", True), ("`Group::walk`", True), ("`x y`", False)):
         if bool(list(strange_names(text, ["kernels/flow/ring.h"], {"Group", "run", "A", "b"}))) != bad:
             wrong.append(f"name wrongly judged: {text}")
+    record = "# 0001 A\n\n*Decided 2026-01-02.*\n\n## Context\n\n## Decision\n\n## Alternatives\n\n- *b*: c.\n\n## Consequence\n"
+    table = "| [0001 A](0001-a.md) | 2026-01-02 | d |"
+    if list(record_flaws("0001-a.md", record, table)):
+        wrong.append("a good record is called wrong")
+    for old, new in (("# 0001", "# 0002"), ("Decided 2026", "Decided in 2026"), ("01-02", "01-03"), ("## Decision\n", ""), ("- *b*: c.\n", ""),
+                     ("## Consequence\n", "## Consequence\n" + 60 * "\n")):
+        if not list(record_flaws("0001-a.md", record.replace(old, new), table)):
+            wrong.append(f"record wrongly judged: {new}")
     if not too_long("README.md", "\n" * 200) or too_long("README.md", "\n" * 199):
         wrong.append("lengths are wrongly judged")
     return wrong
@@ -120,11 +153,15 @@ def main():
     if len(examples) < 8 or len(pages) < 20:
         sys.exit(f"{len(examples)} examples and {len(pages)} papers: this check reads the tree wrongly")
     files, words = sources_of(root)
+    decisions = (root / "docs/decisions/README.md").read_text()
     found = []
     for page in pages:
         text = page.read_text()
-        if page == root / "ARCHITECTURE.md":
+        folder = str(page.parent.relative_to(root))
+        if page == root / "ARCHITECTURE.md" or folder in NAMES_CHECKED:
             found += [(page, *f) for f in strange_names(text, files, words)]
+        if folder == "docs/decisions" and page.name != "README.md":
+            found += [(page, *f) for f in record_flaws(page.name, text, decisions)]
         if page.parent == root:
             found += [(page, *f) for f in too_long(page.name, text)]
         found += [(page, *f) for f in broken_links(text, page, read)]
