@@ -16,6 +16,9 @@
 namespace ouro::rt {
 
 struct TestAccess {
+  static Sequencer& sequencer(Group& g) { return g.sequencer_; }
+  static std::uint32_t table(const Group& g) { return g.planner_.table(); }
+  static std::uint64_t completed(const Group& g) { return g.record_.completed.get(); }
   static std::uint64_t round(const Group& g) { return g.resources_.rounds.round_; }
   /// Advances to round `round` as if this rank had posted nothing in the rounds before it: skips them,
   /// but executes the releases at which arrival records are renewed. All ranks call it while no operation
