@@ -12,7 +12,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 NAMED = re.compile(r"`([^`\n]+)`")
 SOURCE = re.compile(r"\.(?:h|hpp|cc|cu|py|sh|svg)$")
 SOURCES = ("runtime", "kernels", "transport", "api", "tests", "tools", "bench")
-LONGEST = {"README.md": ("lines", 199), "ARCHITECTURE.md": ("bytes", 13 << 10)}  # ten minutes of reading
+LONGEST = {"README.md": ("lines", 207), "ARCHITECTURE.md": ("bytes", 13 << 10)}  # ten minutes of reading
 HEADING = re.compile(r"^#+ (.*)$", re.M)
 NAMES_CHECKED = ("docs/decisions", "docs/design")  # and ARCHITECTURE.md
 # Names that pages use and the sources do not: of other projects, and of builds.
@@ -130,7 +130,7 @@ def self_test():
                      ("## Consequence\n", "## Consequence\n" + 60 * "\n")):
         if not list(record_flaws("0001-a.md", record.replace(old, new), table)):
             wrong.append(f"record wrongly judged: {new}")
-    if not too_long("README.md", "\n" * 200) or too_long("README.md", "\n" * 199):
+    if not too_long("README.md", "\n" * 208) or too_long("README.md", "\n" * 207):
         wrong.append("lengths are wrongly judged")
     return wrong
 
