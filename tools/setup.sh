@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # Code that quickstart and test share: packages, options, configuration. Sourced by both, from bash.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

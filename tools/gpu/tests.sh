@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034,SC2154
 # The probe and the tests of a bundle. Sourced by gpu-check, which defines say, row, not_run, attempt, out_of_time
 # and reason.
 #

@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034,SC2154
 # What other tools of the machine say about the same kernels: PyTorch, ncu, compute-sanitizer. Sourced by gpu-check, which
 # defines say, row, not_run, attempt, out_of_time and reason.
 
