@@ -77,7 +77,8 @@ TEST_F(Turns, LeavingPublishesTheEndAndPassesTheTurnOn) {
 }
 
 TEST_F(Turns, DestroyingOneThatWasNotEnteredSkipsIt) {
-  { const Turn one = take(), three = take(3); }
+  { const Turn one = take(); }
+  { const Turn three = take(3); }
   EXPECT_TRUE(group().status().ok());
   EXPECT_TRUE(next().ok());
 }
