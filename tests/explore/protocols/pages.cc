@@ -230,8 +230,9 @@ void add_pages(std::vector<Protocol>* all) {
                    {"the halves are loaded without acquire", "vote.halves", At::load, What::relax},
                    {"the version is loaded without acquire", "vote.version", At::load, What::relax}}});
   std::vector<Fault> unheard = {
-      {"a look is said without sequential consistency", "looked", At::store, What::relax},
-      {"looks are read without it", "looked", At::load, What::relax},
+      {"a revision point is published without sequential consistency", "revision_point", At::store,
+       What::relax},
+      {"revision points are read without it", "revision_point", At::load, What::relax},
       {"a proposal is written without it", "made", At::store, What::relax},
       {"a proposal is read without it", "made", At::load, What::relax},
       {"a proposal is decided by two stores", "made", At::change, What::tear}};
