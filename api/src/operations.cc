@@ -167,11 +167,11 @@ Result<std::unique_ptr<rt::Message>> message(const Group& g, bool sends, const v
   std::size_t bytes = 0;
   if (__builtin_mul_overflow(count, size_of(t), &bytes))
     bytes = std::numeric_limits<std::size_t>::max();  // refused
-  auto m = std::make_unique<rt::Message>();
-  m->sends = sends, m->peer = peer, m->tag = tag, m->bytes = bytes, m->dtype = t;
-  m->data = static_cast<std::byte*>(const_cast<void*>(data));
-  if (device.kind != Device::Kind::host) m->on_device = m->data;
-  return m;
+  const rt::MessageRequest request{.sends = sends, .peer = peer, .tag = tag, .bytes = bytes, .dtype = t};
+  void* const memory = const_cast<void*>(data);
+  return device.kind == Device::Kind::host
+             ? std::make_unique<rt::Message>(request, static_cast<std::byte*>(memory))
+             : std::make_unique<rt::Message>(rt::Message::on_device(request, memory));
 } catch (const std::exception&) {
   return no_memory();
 }
@@ -192,7 +192,7 @@ Status run(Group& g, Result<std::unique_ptr<rt::Message>> m, Milliseconds deadli
     std::shared_ptr<rt::WorkState> work;
     return batch->defer(g.impl(), std::move(*m), nullptr, &work);
   }
-  if ((*m)->on_device) {
+  if ((*m)->device_memory) {
     std::shared_ptr<rt::Message> shared = std::move(*m);
     OURO_ASSIGN(auto stream, g.impl()->own_gpu_stream());
     OURO_ASSIGN(auto work, g.impl()->run_on_gpu({shared}, stream, deadline));
@@ -217,7 +217,7 @@ Result<Work> enqueue(Group& g, Result<std::unique_ptr<rt::Message>> m, const Str
     return Work(std::move(work));
   }
   std::shared_ptr<rt::Message> shared = std::move(*m);
-  if (shared->on_device) {
+  if (shared->device_memory) {
     std::shared_ptr<rt::GpuStream> stream;
     if (s.valid() && s.impl()->gpu()) {
       stream = s.impl()->gpu()->shared_from_this();
@@ -253,7 +253,7 @@ Result<Work> send(Group& g, CView data, int dst, int tag, const Stream& s) {
 namespace {
 Result<std::unique_ptr<rt::Message>> receive(const Group& g, View out, int src, int tag, bool exact) {
   auto m = message(g, false, out.data, out.count, out.dtype, out.device, src, tag);
-  if (m.ok()) (*m)->exact = exact;
+  if (m.ok()) (*m)->request.exact = exact;
   return m;
 }
 }  // namespace
@@ -304,7 +304,7 @@ Result<Received> recv(Group& g, const Matched& matched, View out, Milliseconds d
   if (!matched.impl()->is_of(g.impl())) return invalid("recv: the message was matched in another group");
   auto m = message(g, false, out.data, out.count, out.dtype, out.device, matched.about().source,
                    matched.about().tag);
-  if (m.ok()) (*m)->matched = matched.impl()->key();
+  if (m.ok()) (*m)->request.matched = matched.impl()->key();
   Received received;
   OURO_TRY(run(g, std::move(m), deadline, &received));
   return received;
@@ -323,7 +323,7 @@ namespace {
 Status add(rt::MessageSet* set, Result<std::unique_ptr<rt::Message>> m, MessageSet::Then then) try {
   OURO_TRY(not_in_batch("a message set"));
   if (!m.ok()) return m.status();
-  if ((*m)->on_device) return invalid("message set: a buffer on a GPU; expected memory of the host");
+  if ((*m)->device_memory) return invalid("message set: a buffer on a GPU; expected memory of the host");
   return set->add(**m, [then = std::move(then)](const Status& s, const rt::Envelope& e) {
     then(s.ok() ? Result<Received>(Received{e.source, e.tag, e.bytes}) : Result<Received>(s));
   });

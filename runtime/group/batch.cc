@@ -207,7 +207,7 @@ Status Batch::submit() {
     for (Item* i : share.items)
       if (i->message) messages.push_back(i->message), promised.push_back(i->promised);
     const bool on_gpu = std::any_of(messages.begin(), messages.end(), [](const std::shared_ptr<Message>& m) {
-      return m->on_device != nullptr;
+      return m->device_memory != nullptr;
     });
     if (on_gpu) {
       auto work = run_on_gpu(*share.group, share.stream, messages, promised);

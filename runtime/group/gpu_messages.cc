@@ -18,34 +18,36 @@ constexpr std::size_t kMostOnDevice = std::size_t{256} << 20;
 
 bool GpuMessages::on_fabric(const Message& m) const {
   Network* const network = context_.network();
-  if (!network || m.bytes < context_.spec().gpu_direct_bytes || m.bytes > kMostOnDevice) return false;
+  const MessageRequest& r = m.request;
+  if (!network || r.bytes < context_.spec().gpu_direct_bytes || r.bytes > kMostOnDevice) return false;
   const auto takes = [&](int peer) { return network->fabric().takes_device(members_.world_rank(peer)); };
-  if (m.peer != Message::kAny) return takes(m.peer);
-  for (int r = 0; r < members_.size(); ++r)
-    if (takes(r)) return true;
+  if (r.peer != MessageRequest::kAny) return takes(r.peer);
+  for (int peer = 0; peer < members_.size(); ++peer)
+    if (takes(peer)) return true;
   return false;
 }
 
 Status GpuMessages::take_carrier(Message* m, bool may_use_fabric) const {
   const int device = context_.spec().gpu;
+  const MessageRequest& r = m->request;
+  bool is_direct = false;
   if (may_use_fabric && on_fabric(*m)) {
     // If the device has no memory for it, the message goes through the host.
-    if (m->sends) {
-      if (auto memory = take_device(device, m->bytes); memory.ok()) {
-        m->carrier.lent = std::move(*memory);
-        m->data = m->carrier.lent.get();
-      }
-    } else if (auto receipt = DeviceReceipt::make(device, m->bytes, Wiring::kFarMessageSlot); receipt.ok()) {
-      m->carrier.receipt = std::move(*receipt);
-      m->data = m->carrier.receipt->on_host();
+    if (r.sends) {
+      auto memory = take_device(device, r.bytes);
+      is_direct = memory.ok();
+      if (is_direct) m->carrier = LentCarrier{std::move(*memory)};
+    } else {
+      auto receipt = DeviceReceipt::make(device, r.bytes, Wiring::kFarMessageSlot);
+      is_direct = receipt.ok();
+      if (is_direct) m->carrier = ReceiptCarrier{std::move(*receipt)};
     }
   }
-  const bool is_direct = m->carrier.lent || m->carrier.receipt;
-  OURO_LOG(trace, P2P, "{} of {} bytes on GPU {}, {} rank {}: {}", m->sends ? "send" : "recv", m->bytes,
-           device, m->sends ? "to" : "from", m->peer, is_direct ? "direct" : "through the host");
+  OURO_LOG(trace, P2P, "{} of {} bytes on GPU {}, {} rank {}: {}", r.sends ? "send" : "recv", r.bytes, device,
+           r.sends ? "to" : "from", r.peer, is_direct ? "direct" : "through the host");
   if (is_direct) return {};
-  OURO_ASSIGN(m->carrier.pinned, take_pinned(m->bytes));
-  m->data = static_cast<std::byte*>(m->carrier.pinned.get());
+  OURO_ASSIGN(auto pinned, take_pinned(r.bytes));
+  m->carrier = PinnedCarrier{std::move(pinned)};
   return {};
 }
 
@@ -60,7 +62,7 @@ Result<std::shared_ptr<WorkState>> GpuMessages::run(std::vector<std::shared_ptr<
   OURO_ASSIGN(const std::uint64_t capture, gpu::gpu().capturing(stream->get()));
   for (const auto& m : messages)  // all of them before the first copy
     // A graph may replay a send while the one before is still on the network, without a copy of its own.
-    if (m->on_device && m->bytes > 0) OURO_TRY(take_carrier(m.get(), capture == 0));
+    if (m->device_memory && m->request.bytes > 0) OURO_TRY(take_carrier(m.get(), capture == 0));
   auto work = enqueue(messages, on_device, stream, std::move(exchange));
   if (work.ok()) return work;
   // Copies that have been enqueued may still access the pinned memory.
@@ -85,13 +87,17 @@ Result<std::shared_ptr<WorkState>> GpuMessages::enqueue(const std::vector<std::s
   std::vector<Back> received;  // messages belong to the stream as soon as it has them
   std::vector<std::pair<std::shared_ptr<DeviceReceipt>, std::byte*>> landed;
   for (const auto& m : messages)
-    if (m->carrier.receipt) landed.emplace_back(m->carrier.receipt, static_cast<std::byte*>(m->on_device));
+    if (const auto* c = m->carrier.as<ReceiptCarrier>())
+      landed.emplace_back(c->receipt, static_cast<std::byte*>(m->device_memory));
   for (const auto& m : messages) {
-    if (m->carrier.lent) OURO_TRY(gpu.copy(m->carrier.lent.get(), m->on_device, m->bytes, stream->get()));
-    if (!m->carrier.pinned) continue;
+    const std::size_t bytes = m->request.bytes;
+    if (const auto* c = m->carrier.as<LentCarrier>())
+      OURO_TRY(gpu.copy(c->memory.get(), m->device_memory, bytes, stream->get()));
+    const auto* const pinned = m->carrier.as<PinnedCarrier>();
+    if (!pinned) continue;
     // For receives, too: bytes that the message does not fill are copied back unchanged.
-    OURO_TRY(gpu.copy(m->data, m->on_device, m->bytes, stream->get()));
-    if (!m->sends) received.push_back({m->on_device, m->data, m->bytes});
+    OURO_TRY(gpu.copy(pinned->memory.get(), m->device_memory, bytes, stream->get()));
+    if (!m->request.sends) received.push_back({m->device_memory, m->carrier.on_host(), bytes});
   }
   const auto exchanged = stream->enqueue([messages, exchange = std::move(exchange)] {
     std::vector<Message*> raw;
@@ -101,8 +107,8 @@ Result<std::shared_ptr<WorkState>> GpuMessages::enqueue(const std::vector<std::s
     }
     Status outcome = exchange(raw);
     for (const auto& m : messages)
-      if (m->carrier.receipt && m->done && m->outcome.ok())
-        if (const Status listed = m->carrier.receipt->finish(); outcome.ok()) outcome = listed;
+      if (const auto* c = m->carrier.as<ReceiptCarrier>(); c && m->done && m->outcome.ok())
+        if (const Status listed = c->receipt->finish(); outcome.ok()) outcome = listed;
     return outcome;
   });
   for (const auto& [receipt, to] : landed) OURO_TRY(receipt->enqueue(to, stream->get()));

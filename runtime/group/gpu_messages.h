@@ -12,10 +12,9 @@
 
 namespace ouro::rt {
 
-/// Moves messages in stream order. Each message in memory of the device has a carrier: memory of the device
-/// that the fabric reads or writes, where it can (Message::lent, Message::receipt), else pinned memory of the
-/// host, which is filled before and copied back after (Message::pinned). Matching sees only the host's part
-/// of it.
+/// Moves messages in stream order. It chooses the carrier of each message in memory of the device: memory of
+/// the device that the fabric reads or writes, where it can (LentCarrier, ReceiptCarrier), else pinned memory
+/// of the host, which is filled before and copied back after (PinnedCarrier).
 class GpuMessages {
  public:
   GpuMessages(Context& context, const Members& members) : context_(context), members_(members) {}
@@ -32,7 +31,7 @@ class GpuMessages {
   /// Whether the fabric carries a message from and to memory of the device at both ends, and the message is
   /// long enough to gain, and not so long that it would take too much of the device's memory.
   bool on_fabric(const Message&) const;
-  /// Takes the memory that stands in for a message's. Errors: resource.
+  /// Chooses the carrier of a message, and takes its memory. Errors: resource.
   Status take_carrier(Message*, bool may_use_fabric) const;
   /// After an error, copies that have been enqueued may still access the pinned memory of the messages.
   Result<std::shared_ptr<WorkState>> enqueue(const std::vector<std::shared_ptr<Message>>&,

@@ -270,7 +270,7 @@ std::function<Status()> Group::submit(std::vector<std::shared_ptr<Message>> mess
 }
 
 Result<std::optional<Envelope>> Group::probe(int source, int tag) {
-  OURO_TRY(check({.peer = source, .tag = tag}));
+  OURO_TRY(mailbox_.check({.peer = source, .tag = tag}));
   OURO_TRY(ready());
   const MessagesInFlight::One held(mailbox_.in_flight());
   if (!held) return gone();
@@ -278,7 +278,7 @@ Result<std::optional<Envelope>> Group::probe(int source, int tag) {
 }
 
 Result<std::optional<Messages::Match>> Group::match(int source, int tag) {
-  OURO_TRY(check({.peer = source, .tag = tag}));
+  OURO_TRY(mailbox_.check({.peer = source, .tag = tag}));
   OURO_TRY(ready());
   const MessagesInFlight::One held(mailbox_.in_flight());
   if (!held) return gone();

@@ -42,7 +42,7 @@ class Mailbox::MessageWaiter final : public Waiter {
       if (!mailbox_.in_flight_.closed()) return mailbox_.left(*m);
       closed_ = true;
       return {Reason::revoked, fmt::format("group '{}' was closed before {}", detector.settings().group,
-                                           m->sends ? "the message was taken" : "a message came")};
+                                           m->request.sends ? "the message was taken" : "a message came")};
     }
     if (Clock::now() < end_) return {};
     return {Reason::deadline,
@@ -89,14 +89,14 @@ Result<Messages*> Mailbox::engine() {
   return messages_.get();
 }
 
-Status Mailbox::check(const Message& m) const {
-  const char* what = m.sends ? "send" : "recv";
+Status Mailbox::check(const MessageRequest& r, const void* memory) const {
+  const char* what = r.sends ? "send" : "recv";
   const int n = members_.size();
-  if (m.tag < 0) return invalid(fmt::format("{}: tag {}; expected 0 to 2^31-1", what, m.tag));
-  if ((m.peer < 0 || m.peer >= n) && (m.sends || m.peer != Message::kAny))
-    return invalid(fmt::format("{}: rank {} is not in the group (0..{})", what, m.peer, n - 1));
-  if (m.bytes > 0 && !m.data) return invalid(fmt::format("{}: null buffer with {} bytes", what, m.bytes));
-  if (m.bytes > kMaxBytes)
+  if (r.tag < 0) return invalid(fmt::format("{}: tag {}; expected 0 to 2^31-1", what, r.tag));
+  if ((r.peer < 0 || r.peer >= n) && (r.sends || r.peer != MessageRequest::kAny))
+    return invalid(fmt::format("{}: rank {} is not in the group (0..{})", what, r.peer, n - 1));
+  if (r.bytes > 0 && !memory) return invalid(fmt::format("{}: null buffer with {} bytes", what, r.bytes));
+  if (r.bytes > kMaxBytes)
     return invalid(
         fmt::format("{}: a message that overflows an address; expected at most {} bytes", what, kMaxBytes));
   return {};
@@ -111,7 +111,7 @@ Status Mailbox::post(const std::vector<Message*>& messages) {
     // Receives first, so that data of a send of the same batch is written directly to its receive.
     for (bool sends : {false, true})
       for (Message* m : messages)
-        if (m->sends == sends) {
+        if (m->request.sends == sends) {
           at = m;
           OURO_TRY(engine->post(*m));
         }
@@ -132,7 +132,7 @@ Status Mailbox::post(const std::vector<Message*>& messages) {
       return s;
     }
     take_back();
-    return members_.has_left(at->peer) ? left(*at) : detector_.fail(s);
+    return members_.has_left(at->request.peer) ? left(*at) : detector_.fail(s);
   } catch (const std::exception&) {
     take_back();
     return detector_.out_of_memory();
@@ -145,8 +145,9 @@ bool Mailbox::in_vain(const Message& m) {
   const auto silent = [&](int r) {
     return closing ? members_.has_finished(r) : r != self && members_.has_left(r);
   };
-  if (m.sends) return m.peer != self && members_.has_left(m.peer);
-  if (m.peer != Message::kAny) return silent(m.peer);
+  const int peer = m.request.peer;
+  if (m.request.sends) return peer != self && members_.has_left(peer);
+  if (peer != MessageRequest::kAny) return silent(peer);
   // Another thread of this rank may still send to itself; a group of several ranks is not kept waiting for
   // that.
   for (int r = 0; r < size; ++r)
@@ -155,12 +156,12 @@ bool Mailbox::in_vain(const Message& m) {
 }
 
 Status Mailbox::left(const Message& m) {
-  const bool any = m.peer == Message::kAny;
+  const bool any = m.request.peer == MessageRequest::kAny;
   return detector_.fail({.reason = Reason::peer_dead,
-                         .text = any       ? "all others left the group before one of them sent a message"
-                                 : m.sends ? "it left the group before it took a message"
-                                           : "it left the group before it sent a message",
-                         .rank = any ? -1 : m.peer,
+                         .text = any ? "all others left the group before one of them sent a message"
+                                 : m.request.sends ? "it left the group before it took a message"
+                                                   : "it left the group before it sent a message",
+                         .rank = any ? -1 : m.request.peer,
                          .detector = "control page"},
                         nullptr, false);
 }
@@ -168,15 +169,16 @@ Status Mailbox::left(const Message& m) {
 /// Applies OURO_FAULT to each message.
 Status Mailbox::strike(const std::vector<Message*>& messages, Messages& engine) {
   for (const Message* m : messages) {
-    const Status s = faults_->strike(m->sends ? "send" : "recv");
+    const MessageRequest& r = m->request;
+    const Status s = faults_->strike(r.sends ? "send" : "recv");
     if (s.ok()) continue;
     if (!Faults::is_damage(s)) return detector_.fail(s);
-    if (!m->sends || m->peer == members_.rank()) {
+    if (!r.sends || r.peer == members_.rank()) {
       faults_->postpone_damage();
-    } else if (!members_.is_here(m->peer)) {
+    } else if (!members_.is_here(r.peer)) {
       fabric_->exchange().damage_next();
     } else {
-      const Result<bool> damaged = engine.damage_link(m->peer);
+      const Result<bool> damaged = engine.damage_link(r.peer);
       if (!damaged.ok()) return detector_.fail(damaged.status());
       if (!*damaged) faults_->postpone_damage();
     }
@@ -223,8 +225,7 @@ Status Mailbox::complete(const std::vector<Message*>& messages, std::chrono::mil
 }
 
 Result<std::optional<Envelope>> Mailbox::probe(int source, int tag) {
-  Message m{.peer = source, .tag = tag};
-  OURO_TRY(check(m));
+  OURO_TRY(check({.peer = source, .tag = tag}));
   OURO_TRY(post({}));
   auto engine = this->engine();
   if (!engine.ok()) return engine.status();

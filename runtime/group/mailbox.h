@@ -27,8 +27,9 @@ class Mailbox {
   Mailbox(const CoreShare& cores, MemberRecords& members, FailureDetector& detector,
           transport::Fabric* fabric, Faults* faults, MakeLinks make_links);
 
-  /// Checks a message's arguments. Errors: invalid.
-  Status check(const Message&) const;
+  /// Checks a message's arguments. `memory`: the caller's, of the host or of a device. Errors: invalid.
+  Status check(const MessageRequest&, const void* memory = nullptr) const;
+  Status check(const Message& m) const { return check(m.request, m.callers_memory()); }
   /// Counts messages in flight. Callers hold a MessagesInFlight::One from before post() until complete()
   /// has returned.
   MessagesInFlight& in_flight() { return in_flight_; }

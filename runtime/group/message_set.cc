@@ -142,8 +142,9 @@ Status MessageSet::check() {
   lock.unlock();
   for (Entry* const e : vain)
     if (engine.withdraw(*e) && !engine.done(*e))
-      finish(*e, {Reason::revoked, fmt::format("group '{}' was closed before {}", detector.settings().group,
-                                               e->sends ? "the message was taken" : "a message came")});
+      finish(*e,
+             {Reason::revoked, fmt::format("group '{}' was closed before {}", detector.settings().group,
+                                           e->request.sends ? "the message was taken" : "a message came")});
   return {};
 }
 
@@ -170,7 +171,7 @@ void MessageSet::serve() {
     }
     if (moved.ok() && closing)
       give_up(engine, {Reason::revoked, "the message set was closed before a message came"},
-              [&](Entry& e) { return !e.sends && engine.withdraw_unbegun(e); });
+              [&](Entry& e) { return !e.request.sends && engine.withdraw_unbegun(e); });
     if (moved.ok()) moved = waiter.until(engine.doorbell(), heard + 1, mailbox_.only_remote_);
     if (moved.ok()) continue;
     const Status known = mailbox_.detector_.status();

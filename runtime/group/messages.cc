@@ -1,18 +1,13 @@
-// The message engine. See messages.h.
+// The message engine: posting, sends, and withdrawal. See messages.h; receives are in message_arrivals.cc.
 #include "runtime/group/messages.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <cstring>
 #include <utility>
-
-#include "runtime/core/no_memory.h"
 
 namespace ouro::rt {
 namespace {
 
-/// The type of a message's elements in the headers of its slots; 0 is not said.
+/// The type of a message's elements in the headers of its slots; 0 means that no type is given.
 std::uint64_t on_wire(DType t) { return static_cast<std::uint64_t>(t) + 1; }
 
 }  // namespace
@@ -33,16 +28,17 @@ Messages::~Messages() {
 
 Status Messages::post(Message& m) {
   std::unique_lock lock(mutex_);
-  if (!m.sends) {
-    claim(m);
-  } else if (m.peer == rank_) {
-    Unexpected& a = add({rank_, m.tag, m.bytes, m.dtype}, m.bytes);
-    copy_bytes(a.data.get(), m.data, m.bytes);
+  const MessageRequest& request = m.request;
+  if (!request.sends) {
+    begin_receive(m);
+  } else if (request.peer == rank_) {
+    StoredMessage& a = store({rank_, request.tag, request.bytes, request.dtype}, request.bytes);
+    copy_bytes(a.own_memory.get(), m.carrier.on_host(), request.bytes);
     end(m);
     offer(a);
   } else {
-    OURO_TRY(reach(m.peer, lock));
-    out_[static_cast<std::size_t>(m.peer)].queue.push_back(&m);
+    OURO_TRY(reach(request.peer, lock));
+    out_[static_cast<std::size_t>(request.peer)].queue.push_back(&m);
   }
   return {};
 }
@@ -73,6 +69,11 @@ Message* Messages::take_ended(EndedMessages& ended) {
   return m;
 }
 
+bool Messages::done(const Message& m) const {
+  std::lock_guard lock(mutex_);
+  return m.done;
+}
+
 Status Messages::progress(std::optional<int> source) {
   std::lock_guard lock(mutex_);
   for (std::size_t r = 0; r < in_.size(); ++r) OURO_TRY(pull(in_[r], static_cast<int>(r), source));
@@ -81,10 +82,70 @@ Status Messages::progress(std::optional<int> source) {
   return {};
 }
 
+// ---- sends ----------------------------------------------------------------------------------------
+
+bool Messages::has_sends() const {
+  return std::any_of(out_.begin(), out_.end(),
+                     [](const Outbound& o) { return !o.queue.empty() || !o.lent.empty(); });
+}
+
 /// Ends lent sends that the receiver has taken: their memory belongs to their callers again.
 void Messages::give_back(Outbound& o) {
   for (; !o.lent.empty() && load(*o.link.view.freed) >= o.lent.front()->end; o.lent.pop_front())
     end(*o.lent.front());
+}
+
+void Messages::push(Outbound& o, int to) {
+  give_back(o);
+  if (o.queue.empty() || o.torn) return;
+  const LinkView& view = o.link.view;
+  FarLinks* const links = far(to);
+  const std::uint64_t before = o.link.next;
+  while (!o.queue.empty() && !o.torn) {
+    Message& m = *o.queue.front();
+    const bool lends = m.carrier.lends(view, m.request.bytes);
+    bool has_room = true;
+    do {
+      has_room = o.link.next - load(*view.freed) < view.slot_count;
+      if (has_room) push_chunk(o, m, {links, to}, lends);
+    } while (has_room && m.moved < m.request.bytes);
+    if (!has_room) break;
+    o.queue.pop_front();
+    m.end = o.link.next;
+    if (lends)
+      o.lent.push_back(&m);
+    else
+      end(m);
+  }
+  if (o.link.next == before) return;  // else one ring for all chunks at hand, so that they are sent together
+  if (links) links->sent(to);
+  bump(*links_->doorbell(to));
+}
+
+void Messages::push_chunk(Outbound& o, Message& m, const ChunkReceiver& to, bool lends) {
+  const LinkView& view = o.link.view;
+  const std::uint64_t index = o.link.next;
+  const std::size_t bytes = std::min<std::size_t>(m.request.bytes - m.moved, view.slot_bytes);
+  m.carrier.fill({view, index, m.moved, bytes, to}, lends);
+  if (!m.begun) m.first = index;
+  view.header(index) = {m.first, on_wire(m.request.dtype), m.request.bytes, static_cast<std::uint32_t>(bytes),
+                        m.request.tag};
+  publish(*view.full, ++o.link.next);
+  m.moved += bytes;
+  m.begun = true;
+}
+
+bool Messages::all_arrived(bool ask) {
+  std::lock_guard lock(mutex_);
+  bool all = true;
+  for (std::size_t r = 0; r < out_.size(); ++r) {
+    const Outbound& o = out_[r];
+    if (!o.queue.empty() || !o.lent.empty()) return false;
+    const int to = static_cast<int>(r);
+    FarLinks* const links = o.reached ? far(to) : nullptr;
+    all &= !links || links->arrived(to, ask);
+  }
+  return all;
 }
 
 Result<bool> Messages::damage_link(int to) {
@@ -99,118 +160,7 @@ Result<bool> Messages::damage_link(int to) {
   return true;
 }
 
-void Messages::push(Outbound& o, int to) {
-  give_back(o);
-  bool rang = false;
-  const auto tell = [&] {  // once for all chunks at hand, so that they are sent together
-    if (!rang) return;
-    if (FarLinks* const links = far(to)) links->sent(to);
-    bump(*links_->doorbell(to));
-  };
-  while (!o.queue.empty() && !o.torn) {
-    Message& m = *o.queue.front();
-    // A long message waits for its receiver in any case, so it need not be copied. One on a device cannot be.
-    const bool lends = m.carrier.lent || (o.link.view.elsewhere && m.bytes > kBuffered);
-    do {
-      if (o.link.next - load(*o.link.view.freed) >= o.link.view.slot_count) return tell();
-      const std::size_t bytes = std::min<std::size_t>(m.bytes - m.moved, o.link.view.slot_bytes);
-      if (o.link.view.elsewhere)
-        o.link.view.elsewhere[o.link.next % o.link.view.slot_count] =
-            lends && !m.carrier.lent ? m.data + m.moved : nullptr;
-      if (FarLinks* const links = m.carrier.lent ? far(to) : nullptr)
-        links->lend_device(to, o.link.next, m.data + m.moved, m.carrier.lent);
-      if (!lends) copy_bytes(o.link.view.payload(o.link.next), m.data + m.moved, bytes);
-      if (!m.begun) m.first = o.link.next;
-      o.link.view.header(o.link.next) = {m.first, on_wire(m.dtype), m.bytes,
-                                         static_cast<std::uint32_t>(bytes), m.tag};
-      publish(*o.link.view.full, ++o.link.next);
-      m.moved += bytes;
-      m.begun = rang = true;
-    } while (m.moved < m.bytes);
-    o.queue.pop_front();
-    m.end = o.link.next;
-    if (lends)
-      o.lent.push_back(&m);
-    else
-      end(m);
-  }
-  tell();
-}
-
-Status Messages::pull(Inbound& i, int source, std::optional<int> asked) {
-  const auto corrupt = [&](const char* what) {
-    return Status(
-        Failure{.reason = Reason::ring_corrupt, .text = what, .rank = source, .detector = "slot header"});
-  };
-  if (i.lost) return no_memory();
-  bool freed = false;
-  while (load(*i.link.view.full) > i.link.next) {
-    const SlotHeader h = i.link.view.header(i.link.next);
-    if (!i.within) {
-      if (h.signature > kDTypes) return corrupt("a message's slot has an element type that does not exist");
-      i.envelope = {source, h.tag, h.total,
-                    h.signature == 0 ? DType::u8 : static_cast<DType>(h.signature - 1)};
-      Message* const wanted = receiver_of(i.envelope);
-      if (!wanted && !may_take(source, h.total, asked)) break;
-      i.got = 0;
-      i.within = true;
-      i.first = i.link.next;
-      i.target = wanted;
-      i.arrival = nullptr;
-      if (wanted) {
-        wanted->begun = true;
-      } else {
-        try {
-          i.arrival = &add(i.envelope, 0);
-          await_receive(*i.arrival);
-        } catch (const std::exception&) {
-          i.lost = true;
-          return Status(
-              Reason::resource,
-              fmt::format("no memory for an unexpected message of {} bytes from rank {}", h.total, source));
-        }
-      }
-    }
-    if (h.seq != i.first || h.bytes > i.link.view.slot_bytes || h.bytes > i.envelope.bytes - i.got ||
-        (h.bytes == 0 && i.envelope.bytes > 0))
-      return corrupt("a message's slot has a size that cannot be");
-    std::byte* to = i.target ? i.target->data : i.arrival->memory();
-    const auto& receipt = i.target ? i.target->carrier.receipt : i.arrival->receipt;
-    if (i.link.next == i.first) {
-      Message* const expected = std::exchange(i.expected, nullptr);
-      if ((!i.target || i.target != expected) && i.envelope.bytes > h.bytes)
-        post_receive(i, source, {i.first, to, i.envelope.bytes, i.envelope.tag, device_of(source, receipt)});
-    }
-    const auto& view = i.link.view;
-    const std::byte* const device = view.on_device ? view.on_device[i.link.next % view.slot_count] : nullptr;
-    const bool there = device && receipt && device == receipt->on_device().get() + i.got;
-    if (device && !there) {  // in memory of a receive that did not get the message
-      OURO_TRY(copy_to_host(to + i.got, device, h.bytes));
-    } else if (const std::byte* const found = view.found(i.link.next); !there && found != to + i.got) {
-      copy_bytes(to + i.got, found, h.bytes);
-    }
-    if (receipt) receipt->arrived(i.got, h.bytes, there);
-    i.got += h.bytes;
-    publish(*i.link.view.freed, ++i.link.next);
-    freed = true;
-    if (!i.target) i.arrival->got = i.got;
-    if (i.got < i.envelope.bytes) continue;
-    i.within = false;
-    // Before the memory belongs to the caller again: a peer may have more data in flight for it than it
-    // has announced.
-    expect(source);
-    if (!i.expected) post_receive(i, source, {});
-    if (i.target) {
-      i.target->envelope = i.envelope;
-      end(*i.target);
-    } else if (Message* m = i.arrival->claimed) {
-      deliver(*i.arrival, *m);
-      discard(*i.arrival);
-    }
-  }
-  if (freed) bump(*links_->doorbell(source));  // a sender may be waiting for room
-  return {};
-}
+// ---- withdrawal -----------------------------------------------------------------------------------
 
 bool Messages::withdraw(Message& m) {
   std::lock_guard lock(mutex_);
@@ -225,61 +175,44 @@ bool Messages::withdraw_unbegun(Message& m) {
 
 bool Messages::withdraw_locked(Message& m) {
   if (m.done) return true;
-  if (m.sends) {
-    Outbound& o = out_[static_cast<std::size_t>(m.peer)];
-    std::erase(o.queue, &m);
-    if (!m.begun) return true;
-    if (FarLinks* const links = far(m.peer)) links->recall_outbound(m.peer);
-    if (std::erase(o.lent, &m) > 0) {  // all of it is in slots now, and will arrive
-      end(m);
-      return true;
-    }
-    o.torn = true;
-    return false;
-  }
-  wanted_.remove(m);
+  if (m.request.sends) return withdraw_send(m);
   recall(m);
-  if (Unexpected* const a = std::exchange(m.claims, nullptr)) {
-    a->claimed = nullptr;
-    if (a->matched == 0) offer(*a);
-  }
+  if (UnexpectedMessage* const a = matching_.withdraw(m)) offer(stored(*a));
   if (!m.begun) return true;
   for (Inbound& i : in_)
-    if (i.within && i.target == &m) {  // the rest is received into a buffer here, after what has arrived
-      FarLinks* const links = far(i.envelope.source);
-      if (!m.carrier.receipt && links) links->recall_inbound(i.envelope.source);
-      try {
-        i.arrival = &add(i.envelope, i.got,
-                         m.carrier.receipt);  // a receipt's memory is not the caller's: it can stay in use
-      } catch (const std::exception&) {
-        if (m.carrier.receipt && links)
-          links->recall_inbound(i.envelope.source);  // its memory is destroyed with the message
-        i.lost = true;
-        break;
-      }
-      if (!m.carrier.receipt) copy_bytes(i.arrival->data.get(), m.data, i.got);
-      i.target = nullptr;
-      offer(*i.arrival);
-    }
+    if (i.within && i.target == &m) withdraw_from(i, m);
   return true;
 }
 
-bool Messages::done(const Message& m) const {
-  std::lock_guard lock(mutex_);
-  return m.done;
+bool Messages::withdraw_send(Message& m) {
+  Outbound& o = out_[static_cast<std::size_t>(m.request.peer)];
+  std::erase(o.queue, &m);
+  if (!m.begun) return true;
+  if (FarLinks* const links = far(m.request.peer)) links->recall_outbound(m.request.peer);
+  if (std::erase(o.lent, &m) > 0) {  // all of it is in slots now, and will arrive
+    end(m);
+    return true;
+  }
+  o.torn = true;
+  return false;
 }
 
-bool Messages::all_arrived(bool ask) {
-  std::lock_guard lock(mutex_);
-  bool all = true;
-  for (std::size_t r = 0; r < out_.size(); ++r) {
-    const Outbound& o = out_[r];
-    if (!o.queue.empty() || !o.lent.empty()) return false;
-    const int to = static_cast<int>(r);
-    FarLinks* const links = o.reached ? far(to) : nullptr;
-    all &= !links || links->arrived(to, ask);
+/// Stores the rest of a message that is being received, together with the part that has arrived.
+void Messages::withdraw_from(Inbound& i, Message& m) {
+  const int source = i.envelope.source;
+  FarLinks* const links = far(source);
+  const bool outlives = m.carrier.outlives_receive();
+  if (!outlives && links) links->recall_inbound(source);
+  try {
+    i.arrival = outlives ? &store_in(m.carrier, i.envelope, i.got) : &store(i.envelope, i.got);
+  } catch (const std::exception&) {
+    if (outlives && links) links->recall_inbound(source);  // the message is destroyed, and with it its memory
+    i.lost = true;
+    return;
   }
-  return all;
+  if (!outlives) copy_bytes(i.arrival->own_memory.get(), m.carrier.on_host(), i.got);
+  i.target = nullptr;
+  offer(*i.arrival);
 }
 
 }  // namespace ouro::rt

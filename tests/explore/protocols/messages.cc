@@ -58,9 +58,11 @@ class Exchange final : public Program {
     Status s = mailbox.post(all);
     if (s.ok()) s = mailbox.complete(all, {});
     if (!s.ok()) return check(s_.dies && s.reason() == Reason::peer_dead, "messages fail");
-    for (const rt::Message* m : all)
-      for (std::size_t b = 0; b < s_.bytes && !m->sends; ++b)
-        check(m->data[b] == value(m->peer, m->tag, b), "a wrong message");
+    for (const rt::Message* m : all) {
+      const rt::MessageRequest& r = m->request;
+      for (std::size_t b = 0; b < s_.bytes && !r.sends; ++b)
+        check(m->carrier.on_host()[b] == value(r.peer, r.tag, b), "a wrong message");
+    }
     ended_[fiber] = true;
   }
   void finish() override {
@@ -74,8 +76,8 @@ class Exchange final : public Program {
   rt::Message* message(int rank, int peer, bool sends, std::size_t tag) const {
     auto* const data = new std::byte[s_.bytes];
     for (std::size_t b = 0; b < s_.bytes && sends; ++b) data[b] = value(rank, static_cast<int>(tag), b);
-    return new rt::Message{
-        .sends = sends, .peer = peer, .tag = static_cast<int>(tag), .data = data, .bytes = s_.bytes};
+    return new rt::Message({.sends = sends, .peer = peer, .tag = static_cast<int>(tag), .bytes = s_.bytes},
+                           data);
   }
   /// The part of rank 0's watch thread: ends rank 1 and reports its death.
   void bury() {

@@ -65,19 +65,19 @@ struct TestAccess {
     std::lock_guard lock(g.mailbox_.mutex_);
     if (!g.mailbox_.messages_) return 0;
     std::lock_guard inner(g.mailbox_.messages_->mutex_);
-    return g.mailbox_.messages_->wanted_.size();
+    return g.mailbox_.messages_->matching_.waiting_receives();
   }
   /// Bytes of messages that wait here for a receive.
   static std::size_t backlog(Group& g) {
     const auto engine = g.mailbox_.engine();
     std::lock_guard inner((*engine)->mutex_);
-    return (*engine)->backlog_;
+    return (*engine)->matching_.backlog();
   }
   /// From now on this rank takes no messages without a receive while it has so many bytes of them.
   static Status limit_backlog(Group& g, std::size_t bytes) {
     OURO_ASSIGN(Messages* const engine, g.mailbox_.engine());
     std::lock_guard inner(engine->mutex_);
-    engine->most_ = bytes;
+    engine->matching_.limit_backlog(bytes);
     return {};
   }
   /// From now on this rank of the group selects by `rows`, which precede the built-in rows. `ring`: posts may

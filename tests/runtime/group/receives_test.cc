@@ -23,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(All, MessagesPosted, testing::Values(Mode::threads, Mod
 
 /// A receive from rank 0.
 rt::Message receive(Ints& to, bool exact = false) {
-  return {.data = reinterpret_cast<std::byte*>(to.data()), .bytes = to.size() * sizeof(int), .exact = exact};
+  return {{.bytes = to.size() * sizeof(int), .exact = exact}, reinterpret_cast<std::byte*>(to.data())};
 }
 
 Status complete(Group& g, rt::Message& m) { return g.impl()->mailbox().complete({&m}, kHang); }

@@ -257,8 +257,7 @@ class AgainstAHostilePeer : public testing::Test {
 
 /// The first chunk completes the message; a second chunk claims that the message is longer.
 TEST_F(AgainstAHostilePeer, NothingComesToMemoryThatIsItsOwnersAgain) {
-  rt::Message m;
-  m.peer = 1, m.tag = 5, m.data = memory_.data(), m.bytes = memory_.size();
+  rt::Message m({.peer = 1, .tag = 5, .bytes = memory_.size()}, memory_.data());
   ASSERT_TRUE(engine_.post(m).ok());
   const std::vector<std::byte> chunk(kChunk, kTheirs);
   say({.kind = NetHeader::kChunk, .bytes = kChunk, .total = kChunk, .tag = 5});
@@ -277,8 +276,7 @@ TEST_F(AgainstAHostilePeer, NothingComesToMemoryThatIsItsOwnersAgain) {
 
 /// Chunks that have been partly written to the socket are given back, and so are those after them.
 TEST_F(AgainstAHostilePeer, NothingIsReadFromMemoryThatIsItsOwnersAgain) {
-  rt::Message m;
-  m.sends = true, m.peer = 1, m.tag = 6, m.data = memory_.data(), m.bytes = memory_.size();
+  rt::Message m({.sends = true, .peer = 1, .tag = 6, .bytes = memory_.size()}, memory_.data());
   ASSERT_TRUE(engine_.post(m).ok());
   ASSERT_TRUE(engine_.progress().ok());
   ASSERT_FALSE(engine_.done(m));

@@ -62,17 +62,19 @@ class DirectSteps : public testing::Test {
     a_->open(), b_->open();
   }
   static rt::Message sends(const std::vector<std::byte>& v, int tag = 1) {
-    rt::Message m{.sends = true, .peer = 1, .tag = tag, .bytes = v.size()};
-    m.carrier.lent = *rt::take_device(0, v.size());
-    std::memcpy(m.carrier.lent.get(), v.data(), v.size());  // memory of emulated devices
-    m.data = m.carrier.lent.get();
+    rt::Message m({.sends = true, .peer = 1, .tag = tag, .bytes = v.size()}, nullptr);
+    rt::LentCarrier lent{*rt::take_device(0, v.size())};
+    std::memcpy(lent.memory.get(), v.data(), v.size());  // memory of emulated devices
+    m.carrier = std::move(lent);
     return m;
   }
   static rt::Message receives(std::size_t bytes, int tag = 1, bool exact = false) {
-    rt::Message m{.peer = 0, .tag = tag, .bytes = bytes, .exact = exact};
-    m.carrier.receipt = *rt::DeviceReceipt::make(0, bytes, kChunk);
-    m.data = m.carrier.receipt->on_host();
+    rt::Message m({.peer = 0, .tag = tag, .bytes = bytes, .exact = exact}, nullptr);
+    m.carrier = rt::ReceiptCarrier{*rt::DeviceReceipt::make(0, bytes, kChunk)};
     return m;
+  }
+  static const std::shared_ptr<rt::DeviceReceipt>& receipt_of(const rt::Message& m) {
+    return m.carrier.as<rt::ReceiptCarrier>()->receipt;
   }
   /// Both ranks move until `done`.
   bool drive(const std::function<bool()>& done) {
@@ -89,18 +91,19 @@ class DirectSteps : public testing::Test {
   bool finish(const std::vector<rt::Message*>& all) {
     return drive([&] {
       for (const rt::Message* m : all)
-        if (!(m->sends ? a_ : b_)->messages->done(*m)) return false;
+        if (!(m->request.sends ? a_ : b_)->messages->done(*m)) return false;
       return true;
     });
   }
   /// What a kernel behind the message would leave in the caller's buffer.
   static std::vector<std::byte> landed(rt::Message& m) {
-    std::vector<std::byte> out(m.bytes);
+    const std::size_t bytes = m.request.bytes;
+    std::vector<std::byte> out(bytes);
     auto stream = gpu::gpu().create_stream(0, 0);
-    auto to = rt::take_device(0, m.bytes);
-    EXPECT_TRUE(stream.ok() && to.ok() && m.carrier.receipt->finish().ok());
-    std::memset(to->get(), 0x5a, m.bytes);  // the pool may have given what held the message before
-    EXPECT_TRUE(m.carrier.receipt->enqueue(to->get(), *stream).ok());
+    auto to = rt::take_device(0, bytes);
+    EXPECT_TRUE(stream.ok() && to.ok() && receipt_of(m)->finish().ok());
+    std::memset(to->get(), 0x5a, bytes);  // the pool may have given what held the message before
+    EXPECT_TRUE(receipt_of(m)->enqueue(to->get(), *stream).ok());
     EXPECT_TRUE(gpu::gpu().copy(out.data(), to->get(), out.size(), *stream).ok());
     EXPECT_TRUE(gpu::gpu().synchronize(*stream).ok());
     (void)gpu::gpu().destroy_stream(*stream).ok();
@@ -127,10 +130,10 @@ TEST_F(DirectSteps, AReceiveIsTakenBackInMidMessage) {
     const auto data = pattern(kLong, 5);
     rt::Message out = sends(data), first = receives(kLong), second = receives(kLong);
     std::vector<std::byte> host(kLong);
-    if (!device) second.carrier.receipt.reset(), second.data = host.data();
+    if (!device) second.carrier = rt::MessageCarrier(host.data());
     ASSERT_TRUE(b_->messages->post(first).ok());
     OURO_HALF(first);
-    const std::weak_ptr<rt::DeviceReceipt> kept = first.carrier.receipt;
+    const std::weak_ptr<rt::DeviceReceipt> kept = receipt_of(first);
     ASSERT_TRUE(b_->messages->withdraw(first));
     first = {};
     EXPECT_FALSE(kept.expired());
@@ -149,7 +152,7 @@ TEST_F(DirectSteps, AReceiveIsTakenBackAndNoneFollows) {
   rt::Message out = sends(data), first = receives(kLong);
   ASSERT_TRUE(b_->messages->post(first).ok());
   OURO_HALF(first);
-  const std::weak_ptr<std::byte> memory = first.carrier.receipt->on_device();
+  const std::weak_ptr<std::byte> memory = receipt_of(first)->on_device();
   ASSERT_TRUE(b_->messages->withdraw(first));
   first = {};
   ASSERT_TRUE(finish({&out}));
@@ -163,7 +166,7 @@ TEST_F(DirectSteps, ASendIsTakenBackInMidMessage) {
   rt::Message out = sends(pattern(kLong, 5)), in = receives(kLong);
   ASSERT_TRUE(b_->messages->post(in).ok());
   OURO_HALF(in);
-  const std::weak_ptr<std::byte> memory = out.carrier.lent;
+  const std::weak_ptr<std::byte> memory = out.carrier.as<rt::LentCarrier>()->memory;
   ASSERT_FALSE(a_->messages->withdraw(out)) << "cut off halfway";
   out = {};
   EXPECT_TRUE(drive([&] { return memory.expired(); }));
