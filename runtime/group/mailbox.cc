@@ -207,9 +207,9 @@ Status Mailbox::complete(const std::vector<Message*>& messages, std::chrono::mil
     outcome = no_memory();
   }
   bool torn = false, all_done = true;
-  for (Message* m : messages) {
-    torn |= !engine.withdraw(*m);
-    all_done &= engine.done(*m);
+  for (; ended != messages.end(); ++ended) {
+    torn |= !engine.withdraw(**ended);
+    all_done &= engine.done(**ended);
   }
   posted_.fetch_sub(1);
   if ((outcome.reason() == Reason::deadline || waiter.closed()) && all_done) outcome = {};

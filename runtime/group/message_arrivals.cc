@@ -102,7 +102,9 @@ void Messages::begin_receive(Message& m) {
   m.outcome = matching_.post(m, &found);
   if (!m.outcome.ok()) return end(m);
   if (found) return deliver_if_complete(stored(*found), m);
-  if (m.request.peer != MessageRequest::kAny && m.request.peer != rank_) expect(m.request.peer);
+  const int source = m.request.peer;
+  if (source != MessageRequest::kAny && source != rank_)
+    expect(in_[static_cast<std::size_t>(source)], source);
 }
 
 Status Messages::pull(Inbound& i, int source, std::optional<int> asked) {
@@ -170,7 +172,7 @@ void Messages::end_arrival(Inbound& i, int source) {
   i.within = false;
   // Before the memory belongs to the caller again: a peer may have more data in flight for it than it
   // has announced.
-  expect(source);
+  expect(i, source);
   if (!i.expected) clear_posted(i, source);
   if (i.target) {
     i.target->envelope = i.envelope;
@@ -182,11 +184,8 @@ void Messages::end_arrival(Inbound& i, int source) {
 
 // ---- memory in which links receive by themselves --------------------------------------------------
 
-/// Posts the first receive for `source` to the link, for the case that the next message of `source`
-/// matches it.
-void Messages::expect(int source) {
-  Inbound& i = in_[static_cast<std::size_t>(source)];
-  if (!i.link.view.elsewhere || i.within || i.expected) return;
+void Messages::expect_on_link(Inbound& i, int source) {
+  if (i.within || i.expected) return;
   MatchableReceive* const receive = matching_.expected_from(source);
   if (!receive || receive->request.bytes < kWorthPosting) return;
   i.expected = static_cast<Message*>(receive);

@@ -39,8 +39,8 @@ class Messages {
   Status progress(std::optional<int> source = std::nullopt);
   /// Removes a message that is not done from all queues; its memory belongs to the caller again. A send that
   /// is completely on the link becomes done. False: a send is only partly on the link, which can carry no
-  /// other message any more. (A message that has been received in part continues in the queue of unexpected
-  /// messages.)
+  /// other message any more. (The rest of a message that has been received in part is put into the queue
+  /// of unexpected messages.)
   bool withdraw(Message&);
   bool done(const Message&) const;
   /// Takes the first message out of `ended`; nullptr: there is none.
@@ -131,7 +131,12 @@ class Messages {
   void withdraw_from(Inbound&, Message&);
 
   // Memory in which links receive by themselves.
-  void expect(int source);
+  /// Posts the first receive for `source` to the link, for the case that the next message of `source` matches
+  /// it.
+  void expect(Inbound& i, int source) {
+    if (i.link.view.elsewhere) expect_on_link(i, source);
+  }
+  void expect_on_link(Inbound&, int source);
   /// The message that begins with the next slot is received in the memory of this carrier.
   void post_to_link(Inbound&, int source, const MessageCarrier&, std::size_t capacity, int tag);
   void clear_posted(Inbound&, int source);
