@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <list>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace ouro::rt {
@@ -267,6 +269,23 @@ TEST(MessageMatching, KeyReservesItsMessageUntilItIsPutBack) {
   EXPECT_EQ(matching.peek(0, 1), &first) << "it has kept its place";
   EXPECT_EQ(matching.put_back(match->key), nullptr);
   EXPECT_EQ(matching.post(again, &found).reason(), Reason::invalid) << "the key is removed";
+}
+
+TEST(MessageMatching, ReceivedMessageLeavesNoKey) {
+  MessageMatching matching;
+  MatchableReceive receive = receive_of(0, 1), again = receive_of(0, 1);
+  UnexpectedMessage* found = nullptr;
+  {
+    UnexpectedMessage message = message_of(0, 1);
+    arrive(matching, message);
+    const auto match = matching.set_aside(0, 1);
+    ASSERT_TRUE(match);
+    receive.request.matched = again.request.matched = match->key;
+    ASSERT_TRUE(matching.post(receive, &found).ok());
+    matching.forget(message);
+  }
+  EXPECT_NE(matching.post(again, &found).message().find("was received before"), std::string::npos);
+  EXPECT_EQ(matching.put_back(again.request.matched), nullptr);
 }
 
 TEST(MessageMatching, WithdrawnReceiveFreesTheMessageThatItHadClaimed) {
