@@ -43,7 +43,7 @@ MessageSet::~MessageSet() {
 Status MessageSet::add(const Message& m, Then then) {
   OURO_TRY(group_->check(m));
   OURO_TRY(group_->ready());
-  const auto e = std::make_shared<Entry>(m, mailbox_.in_flight(), std::move(then));
+  const auto e = std::make_shared<SetMessage>(m, mailbox_.in_flight(), std::move(then));
   if (!e->held) return group_->gone();
   e->ended = &ended_;
   e->until = deadline_after(mailbox_.detector_.settings().deadline);
@@ -73,8 +73,8 @@ Status MessageSet::add(const Message& m, Then then) {
   if (!moved.ok()) (void)mailbox_.detector_.fail(moved);  // the set's thread ends the messages
   finish_ended(engine);
   std::lock_guard lock(mutex_);
-  if (e->state == Entry::State::over) return {};
-  e->state = Entry::State::open;
+  if (e->stage == SetMessage::Stage::over) return {};
+  e->stage = SetMessage::Stage::open;
   e->at = open_.insert(open_.end(), e.get());
   if (!std::exchange(serving_, true))
     stream_.enqueue([this] {
@@ -84,15 +84,15 @@ Status MessageSet::add(const Message& m, Then then) {
   return {};
 }
 
-void MessageSet::finish(Entry& e, const Status& outcome) {
-  std::shared_ptr<Entry> keep;
+void MessageSet::finish(SetMessage& e, const Status& outcome) {
+  std::shared_ptr<SetMessage> keep;
   {
     std::lock_guard lock(mutex_);
-    if (e.state == Entry::State::open) {
+    if (e.stage == SetMessage::Stage::open) {
       open_.erase(e.at);
       if (open_.empty()) bump(mailbox_.messages_->doorbell());  // serve() has nothing to wait for any more
     }
-    e.state = Entry::State::over;
+    e.stage = SetMessage::Stage::over;
     keep = std::move(e.keep);
   }
   mailbox_.posted_.fetch_sub(1);
@@ -103,17 +103,18 @@ void MessageSet::finish(Entry& e, const Status& outcome) {
 }
 
 void MessageSet::finish_ended(Messages& engine) {
-  while (Message* const m = engine.take_ended(ended_)) finish(static_cast<Entry&>(*m), m->outcome);
+  while (Message* const m = engine.take_ended(ended_)) finish(static_cast<SetMessage&>(*m), m->outcome);
 }
 
-void MessageSet::give_up(Messages& engine, const Status& why, const std::function<bool(Entry&)>& take_back) {
-  std::vector<Entry*> ended;
+void MessageSet::give_up(Messages& engine, const Status& why,
+                         const std::function<bool(SetMessage&)>& take_back) {
+  std::vector<SetMessage*> ended;
   {
     std::lock_guard lock(mutex_);
-    for (Entry* const e : open_)
+    for (SetMessage* const e : open_)
       if (!engine.done(*e) && take_back(*e) && !engine.done(*e)) ended.push_back(e);
   }
-  for (Entry* const e : ended) finish(*e, why);
+  for (SetMessage* const e : ended) finish(*e, why);
 }
 
 /// Errors end all messages of the set; those that fail the group have done so.
@@ -125,8 +126,8 @@ Status MessageSet::check() {
   std::unique_lock lock(mutex_);
   const auto now = Clock::now();
   bool any = false;
-  std::vector<Entry*> vain;
-  for (Entry* const e : open_) {
+  std::vector<SetMessage*> vain;
+  for (SetMessage* const e : open_) {
     if (!mailbox_.in_vain(*e) || engine.done(*e)) continue;
     any = true;
     if (left_since_ == Clock::time_point{}) left_since_ = now;
@@ -140,7 +141,7 @@ Status MessageSet::check() {
     return detector.fail(Status(Reason::deadline, fmt::format("no message within {} s", seconds)));
   }
   lock.unlock();
-  for (Entry* const e : vain)
+  for (SetMessage* const e : vain)
     if (engine.withdraw(*e) && !engine.done(*e))
       finish(*e,
              {Reason::revoked, fmt::format("group '{}' was closed before {}", detector.settings().group,
@@ -171,11 +172,11 @@ void MessageSet::serve() {
     }
     if (moved.ok() && closing)
       give_up(engine, {Reason::revoked, "the message set was closed before a message came"},
-              [&](Entry& e) { return !e.request.sends && engine.withdraw_unbegun(e); });
+              [&](SetMessage& e) { return !e.request.sends && engine.withdraw_unbegun(e); });
     if (moved.ok()) moved = waiter.until(engine.doorbell(), heard + 1, mailbox_.only_remote_);
     if (moved.ok()) continue;
     const Status known = mailbox_.detector_.status();
-    give_up(engine, known.ok() ? mailbox_.detector_.fail(moved) : known, [&](Entry& e) {
+    give_up(engine, known.ok() ? mailbox_.detector_.fail(moved) : known, [&](SetMessage& e) {
       (void)engine.withdraw(e);
       return true;
     });

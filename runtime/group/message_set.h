@@ -34,21 +34,21 @@ class MessageSet {
 
  private:
   class SetWaiter;
-  struct Entry : Message {
-    Entry(const Message& m, MessagesInFlight& all, Then t) : Message(m), held(all), then(std::move(t)) {}
+  struct SetMessage : Message {
+    SetMessage(const Message& m, MessagesInFlight& all, Then t) : Message(m), held(all), then(std::move(t)) {}
     MessagesInFlight::One held;
     Then then;
     Clock::time_point until;
-    enum class State { posting, open, over } state = State::posting;  // guarded by mutex_
-    std::list<Entry*>::iterator at;                                   // while it is open
-    std::shared_ptr<Entry> keep;                                      // until it is over
+    enum class Stage { posting, open, over } stage = Stage::posting;  // guarded by mutex_
+    std::list<SetMessage*>::iterator at;                              // while it is open
+    std::shared_ptr<SetMessage> keep;                                 // until it is over
   };
   void serve();
   Status check();
-  void finish(Entry&, const Status&);
+  void finish(SetMessage&, const Status&);
   void finish_ended(Messages&);
   /// Takes messages that are not done back, and ends them with `why`.
-  void give_up(Messages&, const Status& why, const std::function<bool(Entry&)>& take_back);
+  void give_up(Messages&, const Status& why, const std::function<bool(SetMessage&)>& take_back);
   bool inherited() const { return group_->context()->inherited(); }
 
   const std::shared_ptr<Group> group_;
@@ -56,7 +56,7 @@ class MessageSet {
   EndedMessages ended_;
   std::mutex mutex_;  // guards what follows; taken before the engine's
   std::condition_variable at_rest_;
-  std::list<Entry*> open_;  // in the order of their deadlines
+  std::list<SetMessage*> open_;  // in the order of their deadlines
   std::size_t unfinished_ = 0;
   bool serving_ = false, closed_ = false;
   Clock::time_point left_since_{};

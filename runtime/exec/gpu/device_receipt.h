@@ -1,5 +1,5 @@
 // DeviceReceipt: which parts of a message for memory of a GPU have arrived, and where they are: on the
-// device, where the network has put them, or on the host. Used by Messages and GpuOperations.
+// device, where the network has put them, or on the host. Used by MessageCarrier and GpuMessages.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -12,7 +12,8 @@ namespace ouro::rt {
 
 /// Memory that stands in for that of a receive: on the device, which the network may write for as long as it
 /// likes, and pinned on the host, for the rest. A kernel behind the message in the user's stream collects
-/// both. Not thread-safe; Messages uses it under its lock, GpuOperations while no call has the message.
+/// both. Not thread-safe; MessageCarrier uses it under the lock of Messages, GpuMessages while no call has
+/// the message.
 class DeviceReceipt {
  public:
   /// `chunk`: the size of the parts that arrive; all but the last have it. Errors: resource.
