@@ -87,8 +87,8 @@ class Group final : public InnerGroup, public std::enable_shared_from_this<Group
   /// repeatedly (in a graph); there they are in flight only while it runs.
   std::function<Status()> submit(std::vector<std::shared_ptr<Message>>, Stream* on);
   Mailbox& mailbox() { return mailbox_; }
-  /// The earliest message from `source` (or MessageRequest::kAny) with this tag that has begun to arrive and has no
-  /// receive; nullopt: there is none.
+  /// The earliest message from `source` (or MessageRequest::kAny) with this tag that has begun to arrive and
+  /// has no receive; nullopt: there is none.
   Result<std::optional<Envelope>> probe(int source, int tag);
   /// As probe, but sets the message that it finds aside. See Messages::match.
   Result<std::optional<Messages::Match>> match(int source, int tag);
