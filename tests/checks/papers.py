@@ -20,6 +20,10 @@ FOREIGN = {"CU_STREAM_WAIT_VALUE_FLUSH", "PAGEMAP_SCAN", "OURO_TUNER_FILE", "asa
 DECIDED = re.compile(r"^\*Decided (\d{4}-\d\d-\d\d)(?:, changed \d{4}-\d\d-\d\d(?: and \d{4}-\d\d-\d\d)*)?\.\*$")
 PARTS = ["Context", "Decision", "Alternatives", "Consequence"]
 LONGEST_RECORD = 60  # lines
+LONGEST_SENTENCE = 45  # words; aim at 30
+SENTENCES_CHECKED = ("docs/design", "docs/design/twins", "docs/limits.md")
+ITEM = re.compile(r"\s*(?:[-*]|\d+\.) ")
+ENDS = re.compile(r"(?<=[.?!])[)\"*_]*\s+")
 
 
 def squeezed(text):
@@ -107,6 +111,29 @@ def too_long(name, text):
     return [(1, f"{size} {unit}; expected at most {most}")] if size > most else []
 
 
+def sentences(text):
+    """(line of its paragraph, sentence) outside of code, tables and headings. An item of a list begins a sentence."""
+    paragraph, first = [], 0
+    plain = LINK.sub(lambda m: m[0][1:m[0].index("](")], FENCED.sub(lambda m: "\n" * m[0].count("\n"), text))
+    for number, line in enumerate([*plain.splitlines(), ""], 1):
+        begins, outside = ITEM.match(line), not line.strip() or line.lstrip().startswith(("|", "#"))
+        if begins or outside:
+            for sentence in ENDS.split(" ".join(paragraph)):
+                yield first, sentence
+            paragraph = []
+        if not outside:
+            first = first if paragraph else number
+            paragraph.append(line[begins.end():] if begins else line.strip())
+
+
+def long_sentences(text):
+    """(line, what) of sentences with too many words."""
+    for line, sentence in sentences(text):
+        if (count := len(re.findall(r"\S*\w\S*", sentence))) > LONGEST_SENTENCE:
+            begin = " ".join(sentence.split()[:6])
+            yield line, f"a sentence of {count} words, at most {LONGEST_SENTENCE}; divide it: \"{begin} ...\""
+
+
 def self_test():
     page, tree = Path("docs/a.md"), {Path("docs/b.md"): "# A `b` page\n"}
     read = tree.get
@@ -130,6 +157,12 @@ def self_test():
                      ("## Consequence\n", "## Consequence\n" + 60 * "\n")):
         if not list(record_flaws("0001-a.md", record.replace(old, new), table)):
             wrong.append(f"record wrongly judged: {new}")
+    words = "word " * LONGEST_SENTENCE
+    for text, bad in ((words, False), (words + "more", True), (f"{words}.\n{words}", False), (f"- {words}\n- {words}", False),
+                      (f"{words}\n{words}", True), (f"{words}[a b](c.md)", True), (f"```\n{words}{words}\n```", False),
+                      (f"| {words} | {words} |", False), (f"## {words}\n{words}", False), (f"{words}\n\n{words}", False)):
+        if bool(list(long_sentences(text))) != bad:
+            wrong.append(f"length of a sentence wrongly judged: {text[:20]}")
     if not too_long("README.md", "\n" * 208) or too_long("README.md", "\n" * 207):
         wrong.append("lengths are wrongly judged")
     return wrong
@@ -164,6 +197,8 @@ def main():
             found += [(page, *f) for f in record_flaws(page.name, text, decisions)]
         if page.parent == root:
             found += [(page, *f) for f in too_long(page.name, text)]
+        if {folder, str(page.relative_to(root))} & set(SENTENCES_CHECKED):
+            found += [(page, *f) for f in long_sentences(text)]
         found += [(page, *f) for f in broken_links(text, page, read)]
         if page.parent == root / "docs/guide":
             found += [(page, *f) for f in strange_code(text, sources)]
