@@ -23,33 +23,39 @@ struct LinkEnd {
 
 class FarLinks;
 
-/// All links of one rank in one group. Created on first use; views are valid as long as this object. No
-/// function blocks unless it says so.
+/// All links of one rank in one group. Created on first use; views are valid as long as this object. Any
+/// thread may call any function. None blocks unless its comment says so, and only reach() can fail.
 class Links {
  public:
   virtual ~Links() = default;
   virtual const char* name() const = 0;
   virtual LinkView inbound(int from) const = 0;  ///< this rank consumes
   virtual LinkView outbound(int to) const = 0;   ///< this rank produces; valid after reach(to)
-  /// Called before the first chunk for `to`. May block until that rank's process answers, but not for calls
-  /// that it makes. Errors: those of mapping its memory.
+  /// Called before the first chunk for `to`. The first call for a rank may block until the watch thread of
+  /// its process has answered, 10 s at most; that rank need not call anything. Errors: those of the request
+  /// for its memory (peer-dead, refused, deadline, resource). A later call tries again.
   virtual Status reach(int to) = 0;
   /// A counter that every producer rings after each slot, for a rank that waits for several links at once.
   virtual Counter* doorbell(int rank) const = 0;
-  /// The links to ranks of other hosts, which belong to this object. nullptr: all ranks are on this host.
-  virtual FarLinks* far() { return nullptr; }
+  /// The links to ranks of other hosts, which belong to this object; constant. nullptr: all ranks are on this
+  /// host. Callers ask once and keep the answer.
+  virtual FarLinks* far() = 0;
 };
 
-/// What links to ranks of other hosts have in addition. Each rank that is passed is on another host.
-/// Functions take the lock of the exchange for a short time, and none waits for the network.
+/// The functions that only links to ranks of other hosts have. Each rank that is passed is on another host.
+/// Any thread may call any function. Each may wait for the lock of the exchange (see fabric.h); none waits
+/// for the network unless its comment says so. None returns an error: the network reports a peer that fails
+/// to the group.
 class FarLinks {
  public:
   virtual ~FarLinks() = default;
   /// Whether `rank` is on another host: counters of its links move only while a thread drives the fabric.
+  /// Takes no lock.
   virtual bool is_far(int rank) const = 0;
-  /// Notifies the fabric that chunks for `to` have been published.
+  /// Notifies the fabric that chunks for `to` have been published, and sends those that the connection takes
+  /// at once.
   virtual void sent(int to) = 0;
-  /// Notifies all far ranks of the slots that have been given back to them since.
+  /// Notifies all far ranks of the slots that have been given back to them since the last call.
   virtual void settle() = 0;
   /// Posts a receive: the next message from `from` is written there if that saves a copy
   /// (LinkView::elsewhere). Replaces the previous receive, whose memory is not written any more, whatever the
@@ -66,22 +72,25 @@ class FarLinks {
   /// takes_device(to).
   virtual void lend_device(int to, std::uint64_t index, const std::byte* from,
                            std::shared_ptr<void> memory) = 0;
-  /// Afterwards, memory that the producer keeps elsewhere for `to` is not read any more.
+  /// Afterwards, memory that the producer keeps elsewhere for `to` is not read any more. May block until the
+  /// network has read it, as Fabric::moved does.
   virtual void recall_outbound(int to) = 0;
-  /// Whether all that was published for `to` has arrived in its slots there, as far as it is known here.
-  /// `ask`: asks, and from then on every arrival is reported; a question may be lost with its connection.
+  /// Whether all that was published for `to` has arrived in its slots there, as far as this rank knows. With
+  /// `ask` it requests a report, which is not awaited; from then on the peer reports every arrival. The
+  /// request may be lost with its connection.
   virtual bool arrived(int to, bool ask) = 0;
   /// When the links are destroyed, data that far ranks have not taken yet is still delivered; `after` is
   /// released then.
   virtual void linger(std::shared_ptr<void> after) = 0;
 };
 
-/// The staging buffers of a group whose ranks all share memory.
+/// The staging buffers of a group whose ranks all share memory. Any thread may call any function; only
+/// map_pages() takes long.
 class StagingBuffers {
  public:
   virtual ~StagingBuffers() = default;
   virtual StagingView staging(int rank) const = 0;
-  /// Has the system map all pages of all ranks into this process now.
+  /// Has the system map all pages of all ranks into this process before it returns.
   virtual void map_pages() const = 0;
   /// Incremented once by each rank that has mapped the staging buffers.
   virtual Counter* present(int rank) const = 0;

@@ -67,7 +67,7 @@ Result<std::vector<Memory>> Group::alloc_shared(std::size_t bytes) try {
     return {};
   }();
   OURO_TRY(all_well(*this, allocated));
-  const MemoryRef ref = mine ? context.host_memory().find(mine->data(), bytes) : MemoryRef{};
+  const MemoryRef ref = mine ? context.host_memory().reference_to(mine->data(), bytes) : MemoryRef{};
   const std::uint64_t words[] = {ref.id, ref.offset, bytes};
   std::vector<std::uint64_t> all(std::size(words) * static_cast<std::size_t>(size()));
   OURO_TRY(all_gather(*this, std::span<const std::uint64_t>(words), std::span(all), kAuto));

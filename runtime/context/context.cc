@@ -166,7 +166,7 @@ void Context::start_network() {
     if (const Peer& p = members_.peer(r); p.remote())
       remotes.push_back({r, p.endpoint, p.address, &members_.page(r)});
   network_->start(members_.own_page(), std::move(remotes),
-                  {.lost = [this](const std::vector<Loss>& losses) { observers_.report_losses(losses); },
+                  {.lost = [this](const std::vector<LostRank>& losses) { observers_.report_losses(losses); },
                    .news = [this] { observers_.scan_errors(); },
                    .fenced = [this](int by) { observers_.report_fence(by); }});
 }

@@ -30,15 +30,15 @@ constexpr auto kToNearer = 4ms;  // of these, for each pair of cores but the far
 constexpr auto kToWake = 2ms, kToSwitch = 2ms;
 constexpr auto kToValidate = 800us;
 
-struct Pair {
+struct CorePair {
   Distance distance;
   int here, there;
 };
 
 /// A core of this process paired with the first one at each distance that exists, nearest first. If launchers
 /// have bound each rank to one core, the other cores are those of other ranks.
-std::vector<Pair> pairs_of(const Machine& mine, const Machine& all) {
-  std::optional<Pair> found[kDistances];
+std::vector<CorePair> pairs_of(const Machine& mine, const Machine& all) {
+  std::optional<CorePair> found[kDistances];
   const auto own = [&](const Core& c) {
     return !mine.cores.empty() && c.cpus.front() == mine.cores.front().cpus.front();
   };
@@ -52,20 +52,20 @@ std::vector<Pair> pairs_of(const Machine& mine, const Machine& all) {
                        : x.node == y.node   ? Distance::node
                                             : Distance::machine;
     if (auto& pair = found[static_cast<std::size_t>(d)]; !pair)
-      pair = Pair{d, x.cpus.front(), y.cpus.front()};
+      pair = CorePair{d, x.cpus.front(), y.cpus.front()};
   }
-  std::vector<Pair> pairs;
+  std::vector<CorePair> pairs;
   for (const auto& p : found)
     if (p) pairs.push_back(*p);
   return pairs;
 }
 
-std::vector<Pair> pairs_here() {
+std::vector<CorePair> pairs_here() {
   const Machine& mine = machine();
   if (mine.cores.size() > 1 || mine.invented)
-    return mine.invented ? std::vector<Pair>{} : pairs_of(mine, mine);
+    return mine.invented ? std::vector<CorePair>{} : pairs_of(mine, mine);
   const auto all = read_machine();
-  return all.ok() && !all->invented ? pairs_of(mine, *all) : std::vector<Pair>{};
+  return all.ok() && !all->invented ? pairs_of(mine, *all) : std::vector<CorePair>{};
 }
 
 /// Cache sizes are not measured: that takes passes over several times their size, tens of milliseconds.
@@ -101,11 +101,11 @@ bool aside(F&& f) {
 
 /// Whether the farthest cores of a stored record, and the nearest, are still as far from each other. No
 /// answer in time means that other work is in the way, which is no sign of a move.
-bool still_holds(const Calibration& kept, const std::vector<Pair>& pairs) {
+bool still_holds(const Calibration& kept, const std::vector<CorePair>& pairs) {
   bool holds = true;
   aside([&] {
     const auto end = Clock::now() + kToValidate;
-    const auto check = [&](const Pair& p) {
+    const auto check = [&](const CorePair& p) {
       auto probe = make_pair_probe(p.here, p.there, end);
       const std::uint32_t now = probe.ok() ? measure_handoff(**probe, Clock::now, end) : 0;
       for (std::uint32_t i = 0; i < kept.pairs && now != 0; ++i)
@@ -117,7 +117,7 @@ bool still_holds(const Calibration& kept, const std::vector<Pair>& pairs) {
   return holds;
 }
 
-Calibration measure_pairs(const std::vector<Pair>& pairs, std::string* why) {
+Calibration measure_pairs(const std::vector<CorePair>& pairs, std::string* why) {
   Calibration c{};
   const auto begin = Clock::now();
   const bool ran = aside([&] {
@@ -155,7 +155,7 @@ Calibration measure_pairs(const std::vector<Pair>& pairs, std::string* why) {
 
 HostCalibration find() {
   HostCalibration h;
-  const std::vector<Pair> pairs = pairs_here();
+  const std::vector<CorePair> pairs = pairs_here();
   h.key = calibration_key(
       fmt::format("{} processors, outermost cache {}", processors_of_host(), machine().l3_bytes));
   const CalibrationCache cache(calibration_cache_directory(), h.key);
@@ -169,7 +169,7 @@ HostCalibration find() {
     return h;
   }
   bool complete = record.has_value();
-  for (const Pair& p : pairs) complete = complete && holds(*record, p.distance);
+  for (const CorePair& p : pairs) complete = complete && holds(*record, p.distance);
   if (complete && still_holds(*record, pairs)) {
     h.record = *record, h.origin = fmt::format("kept in {}", h.file);
     return h;

@@ -91,7 +91,7 @@ void HostMemory::forget(std::uint64_t id) {
   freed.set(freed.get() + 1);
 }
 
-MemoryRef HostMemory::find(const void* p, std::size_t bytes) const {
+MemoryRef HostMemory::reference_to(const void* p, std::size_t bytes) const {
   if (exported_count_.load(std::memory_order_acquire) == 0) return {};
   const auto* at = static_cast<const std::byte*>(p);
   std::shared_lock lock(exported_mutex_);

@@ -36,7 +36,7 @@ class HostMemory {
   Result<Registered> allocate(std::size_t bytes);
   void forget(std::uint64_t id);
   /// The reference to [p, p + bytes), if all of it is registered memory of this rank; id 0 otherwise.
-  MemoryRef find(const void* p, std::size_t bytes) const;
+  MemoryRef reference_to(const void* p, std::size_t bytes) const;
   /// The local address of a rank's registered memory; checked against its size.
   struct Resolved {
     std::byte* data;

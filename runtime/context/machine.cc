@@ -176,8 +176,8 @@ int Machine::nodes() const noexcept {
   return n;
 }
 
-Place Machine::place(int rank, int ranks, Bind policy) const {
-  Place p;
+Placement Machine::place(int rank, int ranks, Bind policy) const {
+  Placement p;
   if (policy == Bind::none || cores.empty()) return p;
   const auto r = static_cast<std::size_t>(rank), n = static_cast<std::size_t>(ranks);
   const Core* home;
@@ -305,7 +305,7 @@ bool room_for_each(std::span<const Cpus> masks) {
   return true;
 }
 
-Binding::Binding(const Place& p) : cpus_(to_bits(p.cpus)) {
+Binding::Binding(const Placement& p) : cpus_(to_bits(p.cpus)) {
   if (p.node >= 0) nodes_ = to_bits({p.node});
 }
 
@@ -322,7 +322,7 @@ int Binding::prefer_memory() const noexcept {
   return ::syscall(SYS_set_mempolicy, MPOL_PREFERRED, nodes_.data(), bits) == 0 ? 0 : errno;
 }
 
-Status bind_this_thread(const Place& p) {
+Status bind_this_thread(const Placement& p) {
   const Binding binding(p);
   if (const int error = binding.bind_thread(); error != 0)
     return {Reason::resource,

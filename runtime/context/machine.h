@@ -38,7 +38,7 @@ struct Core {
 };
 
 /// The place where a rank is to run.
-struct Place {
+struct Placement {
   Cpus cpus = {};       ///< empty: anywhere
   int node = -1;        ///< NUMA node whose memory to prefer; -1: no preference
   bool shared = false;  ///< more ranks than hardware threads: other ranks use these, too
@@ -66,7 +66,7 @@ struct Machine {
   /// ranks take threads in turn (`shared`).
   /// cache, numa: the ranks are spread evenly along the cores, in order; each gets all cores that share the
   /// outermost cache, or the NUMA node, with the core at its position.
-  Place place(int rank, int ranks, Bind policy) const;
+  Placement place(int rank, int ranks, Bind policy) const;
   /// A copy without the hardware threads that are not in `mask`, and without cores that have no other;
   /// possibly empty.
   Machine limited_to(const Cpus& mask) const;
@@ -96,7 +96,7 @@ bool room_for_each(std::span<const Cpus> masks);
 /// may be called between fork and exec.
 class Binding {
  public:
-  explicit Binding(const Place&);
+  explicit Binding(const Placement&);
   int bind_thread()
       const noexcept;  ///< applies to the calling thread, and to the threads and programs that it starts
   int prefer_memory()
@@ -109,6 +109,6 @@ class Binding {
 /// Binds the calling thread and the threads that it starts from now on, which include those of streams that
 /// it makes. The memory preference is best effort: a refusal is logged. Errors: resource (the system refuses
 /// the threads).
-Status bind_this_thread(const Place&);
+Status bind_this_thread(const Placement&);
 
 }  // namespace ouro::rt

@@ -10,7 +10,7 @@ void Observers::enrol(MemberObserver& g) {
     std::lock_guard lock(mutex_);
     groups_.push_back(&g);
   }
-  std::vector<Loss> gone;
+  std::vector<LostRank> gone;
   for (int r = 0; r < members_.size(); ++r)
     if (members_.is_dead(r))
       gone.push_back({r, Reason::peer_dead, "it had gone before the group was made", "pidfd"});
@@ -33,15 +33,15 @@ void Observers::dismiss(DeviceObserver& g) {
 }
 
 void Observers::report_deaths(const std::vector<int>& ranks) {
-  std::vector<Loss> losses;
+  std::vector<LostRank> losses;
   for (const int r : ranks)
     losses.push_back({r, Reason::peer_dead, "its process ended without close (cause unknown)", "pidfd"});
   report_losses(losses);
 }
 
-void Observers::report_losses(const std::vector<Loss>& losses) {
-  std::vector<Loss> fresh;
-  for (const Loss& loss : losses) {
+void Observers::report_losses(const std::vector<LostRank>& losses) {
+  std::vector<LostRank> fresh;
+  for (const LostRank& loss : losses) {
     // A rank that closed its context left in an orderly way; ranks that still wait for it detect
     // that themselves.
     if (members_.has_closed(loss.rank) || !members_.note_death(loss.rank)) continue;

@@ -12,9 +12,10 @@ namespace ouro::rt {
 /// Events of members that a group is notified of, on the watch and network threads.
 class MemberObserver {
  public:
-  virtual void on_losses(const std::vector<Loss>&) = 0;  ///< lost ranks; those outside the group are ignored
-  virtual void on_fenced(int by) = 0;                    ///< rank `by` continues without this one
-  virtual void adopt_errors() = 0;                       ///< a peer has published an error
+  virtual void on_losses(
+      const std::vector<LostRank>&) = 0;  ///< lost ranks; those outside the group are ignored
+  virtual void on_fenced(int by) = 0;     ///< rank `by` continues without this one
+  virtual void adopt_errors() = 0;        ///< a peer has published an error
 
  protected:
   ~MemberObserver() = default;
@@ -45,7 +46,7 @@ class Observers {
 
   /// Reports processes of this host that have ended.
   void report_deaths(const std::vector<int>& ranks);
-  void report_losses(const std::vector<Loss>&);
+  void report_losses(const std::vector<LostRank>&);
   void report_fence(int by);
   /// Checks all pages for errors that were not there the last time.
   void scan_errors();

@@ -137,10 +137,10 @@ void FailureDetector::adopt_errors() {
   }
 }
 
-void FailureDetector::on_losses(const std::vector<Loss>& losses) {
-  const Loss* first = nullptr;
+void FailureDetector::on_losses(const std::vector<LostRank>& losses) {
+  const LostRank* first = nullptr;
   int rank = -1;
-  for (const Loss& loss : losses)
+  for (const LostRank& loss : losses)
     if (const int r = from_world(loss.rank); r >= 0 && (!first || r < rank)) first = &loss, rank = r;
   if (!first) return;
   Failure f{.reason = first->reason, .text = first->text, .rank = rank, .detector = first->detector};

@@ -65,7 +65,7 @@ class FailureDetector final : public MemberObserver {
 
   // Called by the context, possibly from its threads.
   /// Fails the group if members are among the lost ranks.
-  void on_losses(const std::vector<Loss>&) override;
+  void on_losses(const std::vector<LostRank>&) override;
   /// World rank `by` and others have continued without this rank.
   void on_fenced(int by) override;
   /// Adopts an error that a peer has published.

@@ -84,7 +84,7 @@ Status GpuOperations::run_between_hosts(const Operation& op, const Plan& whole, 
   InFlight mine{.plan = &whole, .seq = waiter_.in_flight().seq, .start = late ? begun : now};
   for (; Clock::now() < until; std::this_thread::sleep_for(1ms)) OURO_TRY(detector_.check(mine));
   Failure f = *outcome.failure();
-  f.rank = members_.find(group->world_rank(f.rank)).value_or(-1);
+  f.rank = members_.group_rank(group->world_rank(f.rank)).value_or(-1);
   f.group.clear(), f.op.clear(), f.dead.clear();
   return Status(std::move(f));
 }

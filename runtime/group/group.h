@@ -55,7 +55,7 @@ class Group final : public InnerGroup, public std::enable_shared_from_this<Group
   /// Whether OURO_ALGO names the algorithm of this collective.
   bool forces(const Operation& o) const { return planner_.forces(o); }
   /// The rank in this group of a rank of the job; nullopt: it is not a member.
-  std::optional<int> from_global(int world_rank) const { return members_.find(world_rank); }
+  std::optional<int> from_global(int world_rank) const { return members_.group_rank(world_rank); }
   Numerics numerics() const { return spec_.numerics; }
 
   /// Checks, orders and runs one operation: in the caller (stream == nullptr; *work stays untouched), or on

@@ -27,7 +27,7 @@ std::vector<FrameStream::Payload> payloads(const std::vector<wire::Note>& notes)
   return all;
 }
 
-/// Sends a sign of life that gets across only if whole packets do. It is older than all news, so it
+/// Sends a sign of life that gets across only if whole packets do. It is older than all notes, so it
 /// changes nothing.
 void fill(FrameStream& line) {
   line.send(wire::Note{static_cast<std::uint16_t>(NoteKind::filler), 0, 0, wire::Bytes(line.packet())});
@@ -64,8 +64,8 @@ void ControlLines::dial_peer(RemotePeer& peer) {
          peer.attempts.note(line.status(), peer.who());
          if (line.ok()) return adopt(peer, std::move(*line), true);
          if (!peer.lines.empty() || peer.lost || peer.closed()) return;
-         // If nothing listens where the rank did, or a stranger does, the rank is gone. A missing answer is
-         // left to the heartbeat.
+         // If nothing listens where the rank did, or another program does, the rank has died. A missing
+         // answer is left to the heartbeat.
          if (line.status().reason() == Reason::peer_dead)
            peers_.lose(peer.remote.rank, Reason::peer_dead, "its process ended without close (cause unknown)",
                        "connection refused");
@@ -88,11 +88,11 @@ void ControlLines::adopt(RemotePeer& peer, Line line, bool dialled) {
   auto control =
       std::make_shared<FrameStream>(io_, std::move(line), wire::kMaxControl, std::move(*pipe), kMostQueued);
   control->start([this, &peer, weak = std::weak_ptr(control)](const Result<wire::NetFrame>& frame) {
-    frame.ok() ? heard(peer, *frame) : hung_up(peer, weak.lock(), frame.status());
+    frame.ok() ? on_frame(peer, *frame) : hung_up(peer, weak.lock(), frame.status());
   });
   if (peer.lost) {
-    // Tells the rank what it does not know: that the others have gone on without it or, if they have not
-    // agreed on that yet, the error with which it was given up.
+    // The rank does not know that the others continue without it or, if they have not agreed on that yet, the
+    // error with which it was given up. It is notified of one or the other.
     if (peer.fenced)
       control->send(wire::Note{static_cast<std::uint16_t>(NoteKind::fenced), 0, 0, {}});
     else
@@ -101,10 +101,10 @@ void ControlLines::adopt(RemotePeer& peer, Line line, bool dialled) {
     OURO_INFO(NET, "rank {} came back after it was given up; it is told so", rank);
     return;
   }
-  tell();
+  send_changes();
   // Only the first line is a sign of life by itself. A later one may have been made because of a silence, by
   // either end; it ends the silence only when something arrives.
-  if (!peer.met) peer.heard = Clock::now();
+  if (!peer.met) peer.last_received = Clock::now();
   peer.lines.push_back(control);
   if (peer.lines.size() > 2) {
     peer.lines.front()->close();
@@ -114,15 +114,15 @@ void ControlLines::adopt(RemotePeer& peer, Line line, bool dialled) {
   control->send(payloads(publisher_.everything()));
 }
 
-void ControlLines::heard(RemotePeer& peer, const wire::NetFrame& frame) {
+void ControlLines::on_frame(RemotePeer& peer, const wire::NetFrame& frame) {
   if (peer.lost || cut_) return;
-  peer.heard = Clock::now();
+  peer.last_received = Clock::now();
   peer.spoke = true;
   peer.said.clear();
   const auto* note = std::get_if<wire::Note>(&frame);
   if (!note) return;
   if (note->kind == static_cast<std::uint16_t>(NoteKind::fenced)) return events_.fenced(peer.remote.rank);
-  if (note->order < peer.newest) return;  // from an older line: superseded by what has arrived since
+  if (note->order < peer.newest) return;  // it is from an older line, and superseded by later notes
   peer.newest = note->order;
   if (Status s = apply(*note, *peer.remote.copy); !s.ok()) {
     OURO_WARN("{} sent what cannot be: {}", peer.who(), s.failure()->text);
@@ -146,15 +146,15 @@ void ControlLines::hung_up(RemotePeer& peer, const std::shared_ptr<FrameStream>&
   if (peer.lost || peer.closed()) return;
   if (how.reason() != Reason::peer_unresponsive)
     OURO_WARN("the line to {} is cut: {}", peer.who(), how.failure()->text);
-  // What was in flight on the broken line is lost.
+  // Notes in flight on the broken line are lost.
   if (!peer.lines.empty()) return peer.lines.back()->send(payloads(publisher_.everything()));
   OURO_INFO(NET, "the line to rank {} broke ({}); asking whether it lives", peer.remote.rank,
             how.failure()->text);
-  // One that is hung up on as soon as it is there is tried again with the next beat.
+  // A line that broke at once is dialled again with the next beat.
   if (Clock::now() - line->since() > kBrief) dial_peer(peer);
 }
 
-void ControlLines::tell() {
+void ControlLines::send_changes() {
   kicked_ = false;
   if (cut_) return;
   const std::vector<wire::Note> notes = publisher_.changes();
@@ -165,20 +165,20 @@ void ControlLines::tell() {
 }
 
 void ControlLines::kick() {
-  if (!kicked_.exchange(true)) asio::post(io_, [this] { tell(); });
+  if (!kicked_.exchange(true)) asio::post(io_, [this] { send_changes(); });
 }
 
 void ControlLines::beat() {
   const auto now = Clock::now();
   // After a stop of this process the silence of others proves nothing.
   if (now - last_beat_ > kStalled + kBeat)
-    for (auto& [rank, peer] : peers_.all()) peer->heard = now;
+    for (auto& [rank, peer] : peers_.all()) peer->last_received = now;
   last_beat_ = now;
   timer_.expires_after(kBeat);
   timer_.async_wait([this](error_code e) {
     if (!e) beat();
   });
-  tell();
+  send_changes();
   const FrameStream::Payload sign_of_life = FrameStream::payload(wire::Beat{});
   peers_.sample(now);
   hosts_.take(peers_, now);
@@ -187,7 +187,7 @@ void ControlLines::beat() {
     if (peer->lost || peer->closed()) continue;
     if (peer->lines.empty())
       dial_peer(*peer);
-    else if (!cut_ && (now - peer->heard > kMissed || unanswered.contains(peer->host())))
+    else if (!cut_ && (now - peer->last_received > kMissed || unanswered.contains(peer->host())))
       fill(*peer->lines.back());
     else if (!cut_)
       peer->lines.back()->send(sign_of_life);
@@ -196,13 +196,13 @@ void ControlLines::beat() {
 }
 
 void ControlLines::judge_silence(RemotePeer& peer, Clock::time_point now) {
-  const auto silent = now - peer.heard;
+  const auto silent = now - peer.last_received;
   const double seconds = std::chrono::duration<double>(silent).count();
   // A rank that has not sent anything yet may still be joining.
   const auto fail_after = peer.spoke ? options_.silent_fail : std::max(options_.silent_fail, options_.join);
   if (silent >= fail_after) {
     const bool link = !is_running(interface_);
-    const bool answers = !peer.lines.empty() && peer.lines.back()->since() - peer.heard > kMissed;
+    const bool answers = !peer.lines.empty() && peer.lines.back()->since() - peer.last_received > kMissed;
     const std::string silence = fmt::format("no sign of life for {:.1f} s", seconds);
     const std::string& failed = peer.attempts.last_failure();
     const std::string seen = peer.silence.text(peer.host());
@@ -238,7 +238,7 @@ bool ControlLines::met_all() const {
 }
 
 bool ControlLines::say_goodbye() {
-  tell();
+  send_changes();
   // If a socket is closed with unread beats in it, what was sent may be lost, so it is delivered before.
   return std::all_of(peers_.all().begin(), peers_.all().end(), [](const auto& entry) {
     const auto& lines = entry.second->lines;

@@ -1,4 +1,4 @@
-// Control lines: signs of life of the ranks on other hosts, and news of control pages both ways. Used by
+// Control lines: signs of life of the ranks on other hosts, and changes of control pages both ways. Used by
 // Network, on its thread.
 #pragma once
 #include <atomic>
@@ -21,10 +21,10 @@ class ControlLines {
  public:
   struct Events {
     std::function<void()> news;       ///< a replica has changed
-    std::function<void(int)> fenced;  ///< the given rank has gone on without this one
+    std::function<void(int)> fenced;  ///< the given rank continues without this one
   };
-  /// `interface`: through which this host reaches the others, for the error when it is down; "" if not known.
-  /// `mine`: the page whose changes are sent.
+  /// `interface` is the one through which this host reaches the others, for the error when it is down; "" if
+  /// not known. `mine`: the page whose changes are sent.
   ControlLines(asio::io_context&, const NetworkOptions&, const Identity&, std::string interface, RemotePeers&,
                transport::Exchange&, const ControlPage& mine, Events);
   /// Dials the ranks below this one; the others dial.
@@ -33,28 +33,28 @@ class ControlLines {
   void beat();
   /// Takes a line that a peer has dialled.
   void take(RemotePeer& peer, Line line) { adopt(peer, std::move(line), false); }
-  /// Called when the others have agreed to go on without a rank. It is told so: now, if it has a line, and
-  /// whenever it comes back.
+  /// Called when the others have agreed to continue without a rank. It is notified now, if it has a line, and
+  /// whenever it connects again.
   void fence(RemotePeer& peer);
   /// From now on nothing is sent or received, and no rank is dialled.
   void cut() { cut_ = true; }
-  /// Asks for what has changed on the page to be sent soon. Thread-safe.
+  /// Requests that the changes of the page be sent soon. Thread-safe.
   void kick();
-  /// Whether there has been a line to each rank that is still there: without one, a rank does not hear how
+  /// Whether there has been a line to each rank that is still there: without one, a rank is not notified when
   /// this one leaves.
   bool met_all() const;
   /// The state of the network path to each other host, as of the last heartbeat.
   const HostWatch& hosts() const { return hosts_; }
-  /// Sends the last news and ends all lines. Called repeatedly; true once everything has arrived.
+  /// Sends the last changes and ends all lines. Called repeatedly; true once everything has arrived.
   bool say_goodbye();
 
  private:
   void dial_peer(RemotePeer&);
   void adopt(RemotePeer&, Line, bool dialled);
   void hung_up(RemotePeer&, const std::shared_ptr<FrameStream>&, const Status& how);
-  void heard(RemotePeer&, const wire::NetFrame&);
+  void on_frame(RemotePeer&, const wire::NetFrame&);
   void judge_silence(RemotePeer&, Clock::time_point now);
-  void tell();
+  void send_changes();
 
   asio::io_context& io_;
   const NetworkOptions& options_;

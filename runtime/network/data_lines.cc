@@ -13,14 +13,16 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kIdle = 2s;      // longer than on control lines, which show a dead link first
 constexpr auto kAgain = 100ms;  // between attempts
-// Limits the rate of connections, as a peer that has given this rank up hangs up on each one at once until it
-// says so on a control line: one every kEach, and kBurst / kEach at once for paths that cut many.
+
+// The rate of connections is limited to one every kEach, and kBurst / kEach at once for paths that cut many:
+// a peer that has given this rank up hangs up on each one at once until it notifies this rank on a control
+// line.
 constexpr auto kEach = 125ms, kBurst = 32 * kEach;
 
 }  // namespace
 
 void DataLines::dial_peer(int rank) {
-  RemotePeer* const peer = peers_.find(rank);
+  RemotePeer* const peer = peers_.peer_of(rank);
   if (!peer || rank > options_.rank || peer->lost || peer->closed() || cut_) return;
   Dialing& d = dialing_[rank];
   if (d.now) return;
@@ -37,7 +39,7 @@ void DataLines::dial_peer(int rank) {
 }
 
 void DataLines::dialled(int rank, Result<Line> line) {
-  RemotePeer& peer = *peers_.find(rank);
+  RemotePeer& peer = *peers_.peer_of(rank);
   Dialing& d = dialing_[rank];
   d.now = false;
   peer.attempts.note(line.status(), peer.who());

@@ -26,7 +26,7 @@ class DataLines {
  private:
   struct Dialing {
     bool now = false;                   // dials now, or soon
-    Clock::time_point failing_since{};  // since when no connection could be made
+    Clock::time_point failing_since{};  // no connection could be made since then
     Clock::time_point due{};            // when the next one would be due if they were kEach apart
   };
   void dial_later(int rank, Clock::time_point when);

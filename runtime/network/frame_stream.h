@@ -1,6 +1,6 @@
-// FrameStream: sealed frames over a line, in clear or under TLS; receives whole frames and queues those to
-// send. Used by the rendezvous and by network. Runs on the thread that runs the io_context, as all
-// of net_line.h.
+// FrameStream: sealed frames over a line, in clear or under TLS. It receives whole frames and queues those to
+// send. Used by the rendezvous and by network. It runs on the thread that runs the io_context, as all of
+// net_line.h does.
 #pragma once
 #include <deque>
 #include <functional>
@@ -30,8 +30,8 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
   /// `max_queued` bytes wait to be sent).
   using OnFrame = std::function<void(Result<wire::NetFrame>)>;
 
-  /// `pipe`: of the line's socket; none: in clear. Under TLS frames are sealed all the same, as the seals
-  /// divide the stream into frames.
+  /// `pipe` is that of the line's socket; without one the line is in clear. Under TLS frames are sealed all
+  /// the same, as the seals divide the stream into frames.
   FrameStream(asio::io_context&, Line, std::size_t max_payload, std::optional<transport::Pipe> pipe = {},
               std::size_t max_queued = std::numeric_limits<std::size_t>::max());
   /// Keeps the stream alive until its end or close(). OnFrame is never called from inside a call.
@@ -47,7 +47,7 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
   std::size_t packet();
   /// The kernel's counts of the connection; none once it has ended.
   std::optional<transport::TcpSample> sample() const;
-  /// Whether the other end's kernel has everything that was sent, or the connection is gone.
+  /// Whether the other end's kernel has everything that was sent, or the connection has ended.
   bool delivered();
   /// Closes the stream once what was sent is written, within 1 s; nothing more is received.
   void finish();
@@ -70,7 +70,7 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
   const Clock::time_point since_ = Clock::now();
   const std::uint64_t number_ = transport::number_connection();
   Line line_;
-  asio::posix::stream_descriptor descriptor_;  // to wait on; bytes go through the pipe
+  asio::posix::stream_descriptor descriptor_;  // it is only polled; bytes pass through the pipe
   transport::Pipe pipe_;
   asio::steady_timer linger_;
   wire::FrameSealer sealer_;

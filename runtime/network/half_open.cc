@@ -35,8 +35,8 @@ HalfOpenVerdict judge(std::span<const HalfOpen* const> half_open, const std::str
   const std::size_t mine = held[source];
   const bool crowded = mine >= kHalfOpenOfOne;
   if (!crowded && half_open.size() < kHalfOpenInAll) return {.admit = true, .evict = {}};
-  // Whether `a` is evicted rather than `b`. Candidates come in the order of arrival, so among equals the
-  // first is.
+  // Returns whether `a` is evicted rather than `b`. Candidates are in the order of their arrival, so among
+  // equals the first is.
   const auto rather = [&](const HalfOpen& a, const HalfOpen& b) {
     if (a.known != b.known) return b.known;
     return held[a.source] > held[b.source];

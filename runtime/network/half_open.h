@@ -1,5 +1,5 @@
-// Which strangers keep a place at a listener if more come than it serves at once: the policy, without sockets
-// or clocks. Used by net_line.cc.
+// The policy of a listener to which more clients connect than it serves at once: it decides which unfinished
+// handshakes are evicted. It uses neither sockets nor clocks. Used by net_line.cc.
 #pragma once
 #include <chrono>
 #include <cstddef>
@@ -27,8 +27,8 @@ struct HalfOpen {
 std::string source_of(const NetAddress&);
 
 /// How long a handshake is spared from eviction: two round trips, since an honest rank has authenticated
-/// itself after one; at least 4 ms; at most 2 s, since a stranger can feign a slow path; 1 s if the kernel
-/// has not measured the path.
+/// itself after one; at least 4 ms; at most 2 s, since an unauthenticated client can feign a slow path; 1 s
+/// if the kernel has not measured the path.
 Clock::duration grace(std::chrono::microseconds round_trip);
 
 struct HalfOpenVerdict {
@@ -40,12 +40,12 @@ struct HalfOpenVerdict {
 ///
 /// A source has at most its share of the places. If its share, or all places, are taken, a handshake that is
 /// no longer spared is evicted, the oldest first; if all places are taken, one of an unknown source if there
-/// is any, and of the source that has most places. What a peer has sent so far does not count: a byte proves
-/// nothing, and a whole first frame ends the handshake. While all are spared, a newcomer takes a place only
-/// if its source is known and the other's is not, or if its source has fewer places than the one that has
-/// most, by more than one; then the youngest handshake is evicted, as the oldest has come furthest. Otherwise
-/// the newcomer is turned away: those that are here finish, so places / grace handshakes finish per second,
-/// and each newcomer, which may try again, has the same chance of being one of them.
+/// is any, and of the source that has most places. The bytes that a peer has sent so far do not count: a byte
+/// proves nothing, and a whole first frame ends the handshake. While all are spared, a newcomer takes a place
+/// only if its source is known and the other's is not, or if its source has fewer places than the one that
+/// has most, by more than one; then the youngest handshake is evicted, as the oldest is nearest to its end.
+/// Otherwise the newcomer is turned away: those that are here finish, so places / grace handshakes finish per
+/// second, and each newcomer, which may try again, has the same chance of being one of them.
 HalfOpenVerdict judge(std::span<const HalfOpen* const> half_open, const std::string& source, bool known,
                       Clock::time_point now);
 

@@ -71,7 +71,7 @@ void HandshakeSession::read() {
 
 void HandshakeSession::take(wire::View bytes) {
   Handshake::Step step = handshake_.step(bytes);
-  if (step.state == Handshake::State::refused) {
+  if (step.phase == Handshake::Phase::refused) {
     hang_up(step.out);
     return finish({step.why, step.code, {}});
   }
@@ -80,7 +80,7 @@ void HandshakeSession::take(wire::View bytes) {
         {unresponsive(fmt::format("hung up during the handshake: {}", std::strerror(errno)), "hang-up"),
          {},
          {}});
-  if (step.state != Handshake::State::done) return;
+  if (step.phase != Handshake::Phase::done) return;
   const Handshake::Peer& peer = handshake_.peer();
   Line line;
   line.socket = Fd(descriptor_.release());
@@ -121,8 +121,8 @@ namespace {
 constexpr auto kHandshake = 5s;  // and four round trips: two, and a retransmitted packet
 
 /// One attempt to connect and complete the handshake.
-struct Attempt : std::enable_shared_from_this<Attempt> {
-  Attempt(asio::io_context& context, std::function<void(Result<Line>)> f)
+struct DialAttempt : std::enable_shared_from_this<DialAttempt> {
+  DialAttempt(asio::io_context& context, std::function<void(Result<Line>)> f)
       : io(context), timer(context), connecting(context), done(std::move(f)) {}
 
   void start(Purpose purpose, Identity identity, int peer_rank) {
@@ -232,7 +232,7 @@ struct Attempt : std::enable_shared_from_this<Attempt> {
 
 void dial(asio::io_context& io, const std::string& endpoint, Purpose purpose, Identity identity,
           int peer_rank, Clock::time_point deadline, std::function<void(Result<Line>)> done) {
-  auto attempt = std::make_shared<Attempt>(io, std::move(done));
+  auto attempt = std::make_shared<DialAttempt>(io, std::move(done));
   attempt->endpoint = endpoint;
   attempt->deadline = deadline;
   attempt->start(purpose, std::move(identity), peer_rank);

@@ -42,8 +42,8 @@ class HandshakeSession : public std::enable_shared_from_this<HandshakeSession> {
   Done done_;
 };
 
-/// The round trip that the kernel has measured on a TCP connection; 0 if unknown, at most 5 s, whatever a
-/// stranger feigns.
+/// The round trip that the kernel has measured on a TCP connection; 0 if unknown. At most 5 s, since an
+/// unauthenticated client can feign a slow path.
 std::chrono::microseconds round_trip(int socket);
 
 /// A failure `peer-unresponsive` with this detector.

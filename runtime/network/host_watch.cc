@@ -32,7 +32,7 @@ void HostWatch::take(RemotePeers& peers, Clock::time_point now) {
     Host& h = at->second;
     h.ranks.push_back(rank);
     h.all.insert(h.all.end(), peer->changes.begin(), peer->changes.end());
-    if (now - peer->heard <= kSilent)
+    if (now - peer->last_received <= kSilent)
       h.answered.insert(h.answered.end(), peer->changes.begin(), peer->changes.end());
   }
   std::vector<SlowHost> slow;

@@ -1,6 +1,6 @@
-// Watches the network path to each other host, over all connections of this rank to the ranks there: warns
-// about lost packets, and tells to which data moves slowly, for messages about late operations. Used by
-// ControlLines.
+// Watches the network path to each other host, over all connections of this rank to the ranks there. It warns
+// about lost packets, and lists the hosts to which data moves slowly, for messages about late operations.
+// Used by ControlLines.
 #pragma once
 #include <atomic>
 #include <map>

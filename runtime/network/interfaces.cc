@@ -40,7 +40,7 @@ int place(const Interface& i) {
   return 1;
 }
 
-/// Why this interface cannot be used, or "".
+/// The reason why this interface cannot be used, or "".
 std::string objection(const Interface& i, const NameFilter& filter, const AddressQuestion& q) {
   if (!i.up) return "is down";
   if (!filter.takes(i.name)) return "does not match " + q.filter;
@@ -95,7 +95,7 @@ Result<std::string> choose_address(const std::vector<Interface>& all, const Addr
       fits = true;
       // An explicit list may mean a network other than the one that routes to the master.
       const bool routed = address == q.route && !filter.chooses();
-      // If all ranks share this host, its loopback is the safest, unless a list says otherwise.
+      // If all ranks share this host, its loopback is the safest, unless a list selects other interfaces.
       const int where = q.one_host && !filter.chooses() ? 4 - place(all[i]) : place(all[i]);
       Candidate c{{!routed, where, is_link_local(address), is_ipv6(address), i}, address};
       if (!best || c.order < best->order) best = std::move(c);

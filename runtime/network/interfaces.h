@@ -1,5 +1,6 @@
 // Chooses which of this host's addresses other hosts should use. Used where a listener for other hosts is
-// opened. Does not trust what the host's own name resolves to, as many systems map it to a loopback address.
+// opened. The address to which the host's own name resolves is not trusted, as many systems map it to a
+// loopback address.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -29,13 +29,13 @@ using namespace std::chrono_literals;
 using wire::Handshake, wire::RefuseCode;
 using Descriptor = asio::posix::stream_descriptor;
 
-// Strangers that wait for a place: how many in all and of one source, and how long. A burst gets its turn,
-// but cannot use up the descriptors.
+// Newcomers may wait for a place: so many in all, so many of one source, and for so long. A burst gets its
+// turn, but cannot use up the descriptors.
 constexpr std::size_t kWaiting = 64;
 constexpr std::ptrdiff_t kWaitingOfOne = 32;
-constexpr auto kWait = 500ms, kLook = 4ms;
+constexpr auto kWait = 500ms, kRetry = 4ms;
 constexpr const char* kBusy = "too many unfinished handshakes";
-constexpr auto kTellAgain = 10s;
+constexpr auto kLogAgain = 10s;
 constexpr std::size_t kSources = 1024;  // with log lines of their own, and remembered as known
 constexpr int kAtOnce = 16;             // accepted before others on this thread get their turn
 
@@ -68,9 +68,9 @@ Fd spare_descriptor() { return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
 }  // namespace
 
-class LineListener::State : public std::enable_shared_from_this<State> {
+class LineListener::Acceptor : public std::enable_shared_from_this<Acceptor> {
  public:
-  State(asio::io_context& io, Identity self, Options options, Fd socket, std::function<void(Line)> taken)
+  Acceptor(asio::io_context& io, Identity self, Options options, Fd socket, std::function<void(Line)> taken)
       : io_(io),
         self_(std::move(self)),
         options_(std::move(options)),
@@ -108,15 +108,15 @@ class LineListener::State : public std::enable_shared_from_this<State> {
   }
 
  private:
-  struct Half : HalfOpen {
-    explicit Half(asio::io_context& io) : timer(io) {}
+  struct PendingHandshake : HalfOpen {
+    explicit PendingHandshake(asio::io_context& io) : timer(io) {}
     std::string endpoint;
     Clock::time_point since = Clock::now();
     Clock::duration patience{};
     asio::steady_timer timer;
     std::shared_ptr<HandshakeSession> session;
   };
-  struct Stranger {
+  struct Newcomer {
     Fd fd;
     NetAddress from;
     std::string source = {};
@@ -126,13 +126,13 @@ class LineListener::State : public std::enable_shared_from_this<State> {
   /// Accepts some connections. Whatever happens, accepting continues.
   void accept_some() try {
     for (int i = 0; i < kAtOnce && !closed_; ++i) {
-      Stranger s;
+      Newcomer s;
       s.from.length = sizeof s.from.at;
       s.fd = Fd(accept4(listener_.native_handle(), reinterpret_cast<sockaddr*>(&s.from.at), &s.from.length,
                         SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!s.fd && FdShortage::caused(errno)) return shed();
       if (!s.fd && (errno == EAGAIN || errno == EBADF || errno == EINVAL)) break;
-      if (!s.fd) continue;  // that connection is gone already
+      if (!s.fd) continue;  // that connection has ended already
       close_in_children(s.fd.get());
       shortage_.over();
       ++counts_.accepted;
@@ -149,8 +149,8 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     after(shortage_.rest(), [this] { accept(); });
   }
 
-  /// No descriptor is left: the stranger at the head of the queue would wake this thread forever, so it
-  /// is dropped.
+  /// No descriptor is left: the connection at the head of the queue would wake this thread forever, so it is
+  /// dropped.
   void shed() {
     spare_.reset();
     Fd(accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -168,51 +168,51 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     });
   }
 
-  /// Lets a stranger in, or lets it wait briefly, behind others of its source. If there is no room to wait,
-  /// it is turned away and may try again; but on a fast path, where places are soon free again, it holds up
-  /// all later ones, which wait in the kernel. Returns false in that case.
-  bool enter(Stranger& s) {
-    const auto of_its = [&](const Stranger& w) { return w.source == s.source; };
+  /// Admits a newcomer, or lets it wait briefly, behind others of its source. If there is no room to wait, it
+  /// is turned away and may try again; but on a fast path, where places are soon free again, it holds up all
+  /// later ones, which wait in the kernel. Returns false in that case.
+  bool enter(Newcomer& s) {
+    const auto of_its = [&](const Newcomer& w) { return w.source == s.source; };
     const auto waiting = std::count_if(waiting_.begin(), waiting_.end(), of_its);
-    if (waiting == 0 && let_in(s)) return true;
+    if (waiting == 0 && try_admit(s)) return true;
     if (waiting_.size() < kWaiting && waiting < kWaitingOfOne) {
       waiting_.push_back(std::move(s));
-      if (waiting_.size() == 1) look_again(kLook);
+      if (waiting_.size() == 1) retry_waiting(kRetry);
       return true;
     }
-    if (grace(round_trip(s.fd.get())) <= kLook) return false;
+    if (grace(round_trip(s.fd.get())) <= kRetry) return false;
     turn_away(s);
     return true;
   }
-  void look_again(Clock::duration wait) {
+  void retry_waiting(Clock::duration wait) {
     door_.expires_after(wait);
     door_.async_wait([self = shared_from_this()](error_code e) {
-      if (!e && !self->closed_) self->let_in_some();
+      if (!e && !self->closed_) self->admit_waiting();
     });
   }
-  void let_in_some() try {
-    std::vector<Stranger> left;
+  void admit_waiting() try {
+    std::vector<Newcomer> left;
     std::set<std::string> full;  // sources
     const auto now = Clock::now();
-    for (Stranger& s : std::exchange(waiting_, {})) {
-      if (!full.contains(s.source) && let_in(s)) continue;
+    for (Newcomer& s : std::exchange(waiting_, {})) {
+      if (!full.contains(s.source) && try_admit(s)) continue;
       full.insert(s.source);
       now - s.since < kWait ? left.push_back(std::move(s)) : turn_away(s);
     }
     waiting_ = std::move(left);
     if (held_up_.fd && enter(held_up_)) held_up_ = {};
-    // Also if an exception has ended the stranger that was held up, the last time.
+    // This also applies if an exception has ended the newcomer that was held up, the last time.
     if (!accepts_ && !held_up_.fd) {
       accept();
       accepts_ = true;
     }
-    if (!waiting_.empty()) look_again(kLook);
+    if (!waiting_.empty()) retry_waiting(kRetry);
   } catch (const std::exception& e) {
     OURO_WARN("a connection to {} could not be taken: {}", endpoint_, e.what());
-    look_again(100ms);
+    retry_waiting(100ms);
   }
-  /// False: there is no place, and `s` is unchanged.
-  bool let_in(Stranger& s) {
+  /// Returns false if there is no place; `s` is unchanged then.
+  bool try_admit(Newcomer& s) {
     std::vector<const HalfOpen*> all;
     for (const auto& h : half_) all.push_back(h.get());
     const HalfOpenVerdict v = judge(all, s.source, known_.contains(s.source), Clock::now());
@@ -227,17 +227,17 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     admit(std::move(s));
     return true;
   }
-  void turn_away(Stranger& s) {
+  void turn_away(Newcomer& s) {
     ++counts_.turned_away;
     const wire::Bytes words = wire::refusal(RefuseCode::busy, kBusy);
     (void)!::send(s.fd.get(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     shutdown(s.fd.get(), SHUT_WR);
     s.fd.reset();
-    tell(s.source, fmt::format("turned away a connection from {}: {}", to_string(s.from), kBusy), true);
+    log_rarely(s.source, fmt::format("turned away a connection from {}: {}", to_string(s.from), kBusy), true);
   }
 
-  void admit(Stranger s) {
-    auto h = std::make_shared<Half>(io_);
+  void admit(Newcomer s) {
+    auto h = std::make_shared<PendingHandshake>(io_);
     const auto round = round_trip(s.fd.get());
     h->source = s.source, h->known = known_.contains(s.source), h->endpoint = to_string(s.from);
     h->spared_until = h->since + grace(round);
@@ -252,7 +252,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
     expect(h, h->since + std::min(options_.first_frame, options_.handshake) + h->patience, true);
     h->session->start(true);
   }
-  void expect(const std::shared_ptr<Half>& h, Clock::time_point end, bool first) {
+  void expect(const std::shared_ptr<PendingHandshake>& h, Clock::time_point end, bool first) {
     h->timer.expires_at(end);
     h->timer.async_wait([self = shared_from_this(), weak = std::weak_ptr(h), first](error_code e) {
       auto half = weak.lock();
@@ -264,7 +264,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       self->over(*half, {unresponsive("it did not say who it is in time", "no answer"), {}, {}});
     });
   }
-  void over(Half& h, HandshakeSession::Outcome o) {
+  void over(PendingHandshake& h, HandshakeSession::Outcome o) {
     h.timer.cancel();
     o.line.peer_address = h.endpoint;
     if (o.status.ok()) {
@@ -272,23 +272,24 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       if (known_.size() < kSources) known_.insert(h.source);
     } else {
       ++counts_.refused;
-      // With a code it is an ouro program with a wrong setup, for which a user may be waiting.
-      tell(h.source, fmt::format("refused a connection from {}: {}", h.endpoint, o.status.failure()->text),
-           o.code.has_value());
+      // A code shows that it is an ouro program with a wrong setup, for which a user may be waiting.
+      log_rarely(h.source,
+                 fmt::format("refused a connection from {}: {}", h.endpoint, o.status.failure()->text),
+                 o.code.has_value());
     }
     std::erase_if(half_, [&](const auto& other) { return other.get() == &h; });  // h may be destroyed now
     if (o.status.ok() && taken_) taken_(std::move(o.line));
-    if (!waiting_.empty()) look_again(0ms);
+    if (!waiting_.empty()) retry_waiting(0ms);
   }
 
   /// Logs one line for each source every 10 s and counts the others. `loud`: as a warning, as a user may
   /// be waiting.
-  void tell(const std::string& source, std::string text, bool loud) {
+  void log_rarely(const std::string& source, std::string text, bool loud) {
     const auto now = Clock::now();
-    if (told_.size() >= kSources)
-      std::erase_if(told_, [&](const auto& t) { return now - t.second.last > kTellAgain; });
-    auto [at, fresh] = told_.try_emplace(told_.size() < kSources ? source : "others");
-    if (!fresh && now - at->second.last < kTellAgain) {
+    if (logged_.size() >= kSources)
+      std::erase_if(logged_, [&](const auto& t) { return now - t.second.last > kLogAgain; });
+    auto [at, fresh] = logged_.try_emplace(logged_.size() < kSources ? source : "others");
+    if (!fresh && now - at->second.last < kLogAgain) {
       ++at->second.more;
       return;
     }
@@ -300,7 +301,7 @@ class LineListener::State : public std::enable_shared_from_this<State> {
       OURO_INFO(BOOTSTRAP, "{}", text);
   }
 
-  struct Told {
+  struct LogRecord {
     Clock::time_point last{};
     std::uint64_t more = 0;
   };
@@ -312,12 +313,12 @@ class LineListener::State : public std::enable_shared_from_this<State> {
   Fd spare_;
   std::function<void(Line)> taken_;
   std::string endpoint_;
-  std::vector<std::shared_ptr<Half>> half_;
-  std::vector<Stranger> waiting_;  // in the order of their arrival
-  Stranger held_up_;               // behind these; until it is one of them none is accepted
+  std::vector<std::shared_ptr<PendingHandshake>> half_;
+  std::vector<Newcomer> waiting_;  // in the order of their arrival
+  Newcomer held_up_;               // behind these; until it is one of them none is accepted
   bool accepts_ = true;            // connections are accepted, or will be
   std::set<std::string> known_;    // sources of peers that have authenticated themselves
-  std::map<std::string, Told> told_;
+  std::map<std::string, LogRecord> logged_;
   FdShortage shortage_;
   Counts counts_;
   bool closed_ = false, ignores_ = false;
@@ -327,15 +328,15 @@ Result<std::unique_ptr<LineListener>> LineListener::open(asio::io_context& io, I
                                                          std::function<void(Line)> taken) {
   auto socket = listening_socket(options);
   if (!socket.ok()) return socket.status();
-  auto state =
-      std::make_shared<State>(io, std::move(self), std::move(options), std::move(*socket), std::move(taken));
-  state->accept();
-  return std::unique_ptr<LineListener>(new LineListener(std::move(state)));
+  auto acceptor = std::make_shared<Acceptor>(io, std::move(self), std::move(options), std::move(*socket),
+                                             std::move(taken));
+  acceptor->accept();
+  return std::unique_ptr<LineListener>(new LineListener(std::move(acceptor)));
 }
-LineListener::~LineListener() { state_->close(); }
-const std::string& LineListener::endpoint() const { return state_->endpoint(); }
-const LineListener::Counts& LineListener::counts() const { return state_->counts(); }
-void LineListener::ignore() { state_->ignore(); }
+LineListener::~LineListener() { acceptor_->close(); }
+const std::string& LineListener::endpoint() const { return acceptor_->endpoint(); }
+const LineListener::Counts& LineListener::counts() const { return acceptor_->counts(); }
+void LineListener::ignore() { acceptor_->ignore(); }
 
 Status watch_link(int socket, std::chrono::seconds idle) {
   const auto slow = std::chrono::duration_cast<std::chrono::milliseconds>(4 * round_trip(socket));

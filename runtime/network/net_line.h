@@ -1,6 +1,7 @@
-// Authenticated TCP connections: a listener that survives strangers, and dialling. Both yield a plain socket
-// with keys. Used by the rendezvous and by the control and data planes between hosts. Everything runs on the
-// thread that runs the io_context; callbacks come from that thread, never from inside a call.
+// Authenticated TCP connections: a listener that withstands unauthenticated clients, and dialling. Both yield
+// a plain socket with keys. Used by the rendezvous and by the control and data planes between hosts.
+// Everything runs on the thread that runs the io_context; callbacks are made on that thread, never from
+// inside a call.
 #pragma once
 #include <functional>
 #include <memory>
@@ -29,11 +30,11 @@ struct Line {
   wire::LineKeys keys;
 };
 
-/// Accepts lines of this job on one address, never on a wildcard. Strangers cost little: 16 unfinished
-/// handshakes for each source and 128 in all (half_open.h decides which of more stay), 64 connections that
-/// wait half a second for a place, 1 s for the first frame and 3 s for the handshake (each plus four round
-/// trips: one, and a retransmitted packet), one line in the log for each source every 10 s. If descriptors
-/// run out, it sheds one connection by means of a spare descriptor and pauses briefly.
+/// Accepts lines of this job on one address, never on a wildcard. Unauthenticated clients cost little: 16
+/// unfinished handshakes for each source and 128 in all (half_open.h decides which of more stay), 64
+/// connections that wait half a second for a place, 1 s for the first frame and 3 s for the handshake (each
+/// plus four round trips: one, and a retransmitted packet), one line in the log for each source every 10 s.
+/// If descriptors run out, it sheds one connection by means of a spare descriptor and pauses briefly.
 class LineListener {
  public:
   struct Options {
@@ -59,22 +60,22 @@ class LineListener {
   void ignore();
 
  private:
-  class State;
-  explicit LineListener(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  std::shared_ptr<State> state_;
+  class Acceptor;
+  explicit LineListener(std::shared_ptr<Acceptor> acceptor) : acceptor_(std::move(acceptor)) {}
+  std::shared_ptr<Acceptor> acceptor_;
 };
 
 /// Makes one attempt to open a line to the rank that listens on `endpoint`; retries are up to the caller.
 /// Errors: peer-dead (nothing listens there; detector "connection refused"), peer-unresponsive (no answer,
-/// hung up, unreachable; the detector says which), data-corrupt (the handshake was damaged in transit, which
-/// says nothing about the peer), refused (a verdict, of either end; detector wire::kForeign if another
+/// hung up, unreachable; the detector names which), data-corrupt (the handshake was damaged in transit, which
+/// proves nothing about the peer), refused (a verdict, of either end; detector wire::kForeign if another
 /// program or another job answers), invalid (the endpoint), resource. A peer that is connected and silent is
 /// given up after 5 s and four round trips, if that is before the deadline.
 void dial(asio::io_context&, const std::string& endpoint, Purpose, Identity, int peer_rank,
           Clock::time_point deadline, std::function<void(Result<Line>)>);
 
 /// Sets TCP keepalive (`idle`, then 3 probes 1 s apart) and TCP_USER_TIMEOUT (`idle` + 2 s and four round
-/// trips): with 1 s of idle time a dead link shows in 2 to 3.5 s. For connections that a thread of the
+/// trips): with 1 s of idle time a dead link shows in 2 to 3.5 s. It suits connections that a thread of the
 /// library drains all the time; others would be cut while their reader is busy. Errors: resource.
 Status watch_link(int socket, std::chrono::seconds idle = std::chrono::seconds(1));
 

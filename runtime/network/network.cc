@@ -28,7 +28,7 @@ void wait_for(asio::io_context& io, std::chrono::milliseconds at_most, F&& idle)
       try {
         is_idle = idle();
       } catch (const std::exception&) {
-        is_idle = false;  // no memory, perhaps: it is called again
+        is_idle = false;  // there is no memory, perhaps: it is called again
       }
       answer.set_value(is_idle);
     });
@@ -44,7 +44,7 @@ Network::Network(NetworkOptions options) : options_(std::move(options)), work_(i
 Network::~Network() {
   io_.stop();
   if (thread_.joinable()) thread_.join();
-  fabric_.reset();  // what still lingers in it notifies the control lines at its end
+  fabric_.reset();  // link sets that linger in it notify the control lines at their end
 }
 
 void Network::keep(std::function<bool()> served, std::function<void(Line)> table_line) {
@@ -87,7 +87,7 @@ void Network::take(Line line) {
     if (early_.size() < 4 * static_cast<std::size_t>(options_.world)) early_.push_back(std::move(line));
     return;
   }
-  RemotePeer* const peer = peers_->find(line.peer_rank);
+  RemotePeer* const peer = peers_->peer_of(line.peer_rank);
   if (!peer) return;
   if (line.purpose == Purpose::control) return control_->take(*peer, std::move(line));
   if (line.purpose == Purpose::data && data_ && !peer->lost) data_->take(*peer, std::move(line));
@@ -95,7 +95,7 @@ void Network::take(Line line) {
 
 void Network::fence(int rank) {
   asio::post(io_, [this, rank] {
-    if (RemotePeer* const peer = peers_->find(rank)) control_->fence(*peer);
+    if (RemotePeer* const peer = peers_->peer_of(rank)) control_->fence(*peer);
   });
 }
 

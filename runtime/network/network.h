@@ -31,7 +31,7 @@ class Network {
   const NetworkOptions& options() const { return options_; }
   asio::io_context& io() { return io_; }
   const Identity& identity() const { return identity_; }
-  /// Where other hosts reach this rank, and the address of its fabric.
+  /// The address at which other hosts reach this rank, and that of its fabric.
   const std::string& endpoint() const { return listener_->endpoint(); }
   const wire::Bytes& address() const { return address_; }
   /// Prepends to the fabric's address bytes that others should know of this rank.
@@ -45,13 +45,13 @@ class Network {
   void keep(std::function<bool()> served, std::function<void(Line)> table_line);
 
   struct Events {
-    std::function<void(std::vector<Loss>)> lost;  ///< called on the network's thread, like the others
-    std::function<void()> news;                   ///< a replica has changed
-    std::function<void(int)> fenced;              ///< the given rank has gone on without this one
+    std::function<void(std::vector<LostRank>)> lost;  ///< called on the network's thread, like the others
+    std::function<void()> news;                       ///< a replica has changed
+    std::function<void(int)> fenced;                  ///< the given rank continues without this one
   };
   /// Called when the job has formed: starts the thread that runs the lines.
   void start(const ControlPage& mine, std::vector<RemoteRank>, Events);
-  /// Asks for what has changed on this rank's page to be sent soon.
+  /// Requests that the changes of this rank's page be sent soon.
   void kick() {
     if (control_) control_->kick();
   }
@@ -59,11 +59,12 @@ class Network {
   std::vector<SlowHost> slow_hosts() const {
     return control_ ? control_->hosts().slow() : std::vector<SlowHost>();
   }
-  /// Called when the others have agreed to go on without `rank`, which is told so, also if it comes back.
+  /// Called when the others have agreed to continue without `rank`, which is notified, also if it connects
+  /// again.
   void fence(int rank);
   /// From now on nothing is sent or received on any line, and none ends (OURO_FAULT).
   void cut();
-  /// Sends the last news and hangs up.
+  /// Sends the last changes of the page and hangs up.
   void close();
   transport::Fabric& fabric() { return *fabric_; }
 
@@ -81,7 +82,7 @@ class Network {
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::unique_ptr<LineListener> listener_;
   std::string interface_;
-  std::vector<Line> early_;  // control and data lines that came before start()
+  std::vector<Line> early_;  // control and data lines that arrived before start()
   bool started_ = false;
   std::function<bool()> served_;
   std::function<void(Line)> table_line_;

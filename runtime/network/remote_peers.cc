@@ -18,12 +18,12 @@ constexpr auto kSlowest = 20s;          // after several failures; dial() gives 
 
 }  // namespace
 
-Clock::time_point Attempts::end(std::chrono::milliseconds longest) const {
+Clock::time_point DialAttempts::end(std::chrono::milliseconds longest) const {
   const auto most = std::max<Clock::duration>(kSlowest, longest);
   return Clock::now() + std::min<Clock::duration>(kFirstAttempt * (1 << std::min(failed_, 8)), most);
 }
 
-void Attempts::note(const Status& outcome, const std::string& who) {
+void DialAttempts::note(const Status& outcome, const std::string& who) {
   if (outcome.ok()) {
     failed_ = 0;
     last_failure_.clear();
@@ -46,11 +46,11 @@ void RemotePeers::add(RemoteRank r) {
   const int rank = r.rank;
   auto peer = std::make_unique<RemotePeer>();
   peer->remote = std::move(r);
-  peer->heard = Clock::now();
+  peer->last_received = Clock::now();
   peers_[rank] = std::move(peer);
 }
 
-RemotePeer* RemotePeers::find(int rank) {
+RemotePeer* RemotePeers::peer_of(int rank) {
   const auto it = peers_.find(rank);
   return it == peers_.end() ? nullptr : it->second.get();
 }
@@ -80,7 +80,7 @@ void RemotePeers::sample(Clock::time_point now) {
     fabric_.sample(rank, &samples);
     peer->resends = std::ranges::any_of(samples, [](const auto& s) { return s.data && s.unanswered; });
     peer->changes = peer->connections.take(std::move(samples));
-    peer->silence.take(peer->changes, peer->heard, now);
+    peer->silence.take(peer->changes, peer->last_received, now);
   }
 }
 
@@ -92,7 +92,7 @@ std::set<std::string_view> RemotePeers::unanswered() {
 }
 
 void RemotePeers::fabric_failed(int rank, const Status& why) {
-  const RemotePeer* const peer = find(rank);
+  const RemotePeer* const peer = peer_of(rank);
   if (!peer || peer->closed()) return;
   lose(rank, why.reason(), why.failure()->text, why.failure()->detector);
 }

@@ -1,5 +1,5 @@
-// RemotePeers: what this rank knows of the ranks on other hosts, and which of them it has given up. Used by
-// the parts of Network, on its thread.
+// RemotePeers: the state of the ranks on other hosts as this rank knows it, and which of them it has given
+// up. Used by the parts of Network, on its thread.
 #pragma once
 #include <functional>
 #include <map>
@@ -24,8 +24,8 @@ struct RemoteRank {
   ControlPage* copy = nullptr;  ///< the replica of its page here
 };
 
-/// What happened to a rank of another host.
-struct Loss {
+/// A rank of another host that was given up, and the reason.
+struct LostRank {
   int rank = -1;
   Reason reason = Reason::peer_dead;
   std::string text, detector;
@@ -33,9 +33,9 @@ struct Loss {
 
 /// Successive attempts to connect to one rank. Each may take longer than the failed one before it, for
 /// slow paths.
-class Attempts {
+class DialAttempts {
  public:
-  /// When the next attempt is given up; none takes longer than `longest`, or 20 s if that is more.
+  /// Returns when the next attempt is given up; none takes longer than `longest`, or 20 s if that is more.
   Clock::time_point end(std::chrono::milliseconds longest) const;
   /// Records the outcome of an attempt. `who`: for the log; a lack of resources here causes one warning.
   void note(const Status& outcome, const std::string& who);
@@ -50,7 +50,7 @@ class Attempts {
 struct RemotePeer {
   RemoteRank remote;
   std::vector<std::shared_ptr<FrameStream>> lines;  ///< control lines; all are read, the newest is written to
-  Clock::time_point heard{};
+  Clock::time_point last_received{};
   bool spoke = false;  ///< something has arrived since the rank started: from then on its silence counts
   bool lost = false, fenced = false, dialing = false;
   bool met = false;                ///< there has been a line to it
@@ -58,9 +58,9 @@ struct RemotePeer {
   TcpChanges connections;          ///< control lines and data connections
   std::vector<TcpChange> changes;  ///< of the connections, as of the last heartbeat
   SilenceWatch silence;
-  std::set<Way> said;    ///< what the warnings about the current silence have reported
-  bool resends = false;  ///< data is being retransmitted because nothing comes back
-  Attempts attempts;
+  std::set<Way> said;    ///< the verdicts that warnings about the current silence have reported
+  bool resends = false;  ///< data is being retransmitted, for want of acknowledgements
+  DialAttempts attempts;
   std::string who() const;        ///< "rank 3 (10.0.0.7:4711)"
   std::string_view host() const;  ///< "10.0.0.7"
   ContextState state() const { return static_cast<ContextState>(remote.copy->state.get()); }
@@ -74,15 +74,16 @@ class RemotePeers {
   RemotePeers(asio::io_context& io, transport::Fabric& fabric) : fabric_(fabric), gather_(io) {}
 
   void add(RemoteRank);
-  void when_lost(std::function<void(std::vector<Loss>)> report) { report_ = std::move(report); }
+  void when_lost(std::function<void(std::vector<LostRank>)> report) { report_ = std::move(report); }
   /// nullptr: the rank is on this host, or not in the job.
-  RemotePeer* find(int rank);
+  RemotePeer* peer_of(int rank);
   std::map<int, std::unique_ptr<RemotePeer>>& all() { return peers_; }
   /// Gives a rank up, for good: its lines are closed and its data is dropped.
   void lose(int rank, Reason, std::string text, std::string detector);
   /// Takes samples of all connections to ranks that are still there. Called with each heartbeat.
   void sample(Clock::time_point now);
-  /// Hosts to which data is being retransmitted because nothing comes back; views into the peers' endpoints.
+  /// Hosts to which data is being retransmitted, for want of acknowledgements; views into the peers'
+  /// endpoints.
   std::set<std::string_view> unanswered();
   /// Handles a failure that the fabric has found, unless the rank has left in good order, which also
   /// ends connections.
@@ -91,8 +92,8 @@ class RemotePeers {
  private:
   transport::Fabric& fabric_;
   std::map<int, std::unique_ptr<RemotePeer>> peers_;
-  std::function<void(std::vector<Loss>)> report_;
-  std::vector<Loss> losses_;
+  std::function<void(std::vector<LostRank>)> report_;
+  std::vector<LostRank> losses_;
   asio::steady_timer gather_;
 };
 

@@ -11,7 +11,7 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-/// For so long heartbeats and acknowledgements that were sent before the silence may still arrive.
+/// Heartbeats and acknowledgements that were sent before the silence may still arrive for so long.
 constexpr auto kOnItsWay = 375ms;
 /// Older acknowledgements prove nothing: each heartbeat is acknowledged.
 constexpr auto kRecently = 1s;
@@ -59,12 +59,13 @@ std::vector<TcpChange> TcpChanges::take(std::vector<transport::TcpSample> sample
   return changes;
 }
 
-void SilenceWatch::take(std::span<const TcpChange> changes, Clock::time_point heard, Clock::time_point now) {
+void SilenceWatch::take(std::span<const TcpChange> changes, Clock::time_point last_received,
+                        Clock::time_point now) {
   const auto before = now_;
-  if (heard != heard_) {
+  if (last_received != last_received_) {
     const bool known = known_;
     *this = {};
-    known_ = known, heard_ = heard;
+    known_ = known, last_received_ = last_received;
   }
   now_ = now;
   for (const TcpChange& c : changes) {
@@ -72,14 +73,14 @@ void SilenceWatch::take(std::span<const TcpChange> changes, Clock::time_point he
     round_trip_ = std::max<Clock::duration>(round_trip_, c.round_trip);
     if (c.unanswered && unanswered_ == Clock::time_point{}) unanswered_ = now;
     // The segments that arrived were sent after this rank's first retransmission should have arrived there.
-    if (c.acked == 0 && before >= heard && c.unanswered_before && c.unanswered && c.segments_in > 0)
-      there_lost_ = true;
+    if (c.acked == 0 && before >= last_received && c.unanswered_before && c.unanswered && c.segments_in > 0)
+      outbound_lost_ = true;
   }
   if (std::ranges::any_of(changes, [](const TcpChange& c) { return c.acked > 0; }))
-    there_lost_ = false, unanswered_ = {};
+    outbound_lost_ = false, unanswered_ = {};
   if (changes.empty()) return;
   to_ = now;
-  if (before - heard < kOnItsWay + round_trip_) return;
+  if (before - last_received < kOnItsWay + round_trip_) return;
   if (from_ == Clock::time_point{}) from_ = before;
   for (const TcpChange& c : changes) {
     arrives_ |= c.segments_in > 0;
@@ -90,12 +91,13 @@ void SilenceWatch::take(std::span<const TcpChange> changes, Clock::time_point he
 Way SilenceWatch::way() const {
   if (!known_) return Way::unknown;
   if (acked_ != Clock::time_point{}) return now_ - acked_ <= kRecently ? Way::passes : Way::unknown;
-  if (there_lost_) return Way::there_lost;
+  if (outbound_lost_) return Way::outbound_lost;
   // If packets from there arrived, the other end's retransmissions would: each waits twice as long as the one
   // before, so one must arrive before the time of the silence has doubled.
   const bool long_enough =
-      from_ != Clock::time_point{} && to_ - heard_ >= 2 * (from_ - heard_) + kFirstWait + 2 * round_trip_;
-  return unanswered_ != Clock::time_point{} && !arrives_ && long_enough ? Way::nothing_comes : Way::unknown;
+      from_ != Clock::time_point{} &&
+      to_ - last_received_ >= 2 * (from_ - last_received_) + kFirstWait + 2 * round_trip_;
+  return unanswered_ != Clock::time_point{} && !arrives_ && long_enough ? Way::nothing_arrives : Way::unknown;
 }
 
 std::string SilenceWatch::text(std::string_view host) const {
@@ -107,12 +109,12 @@ std::string SilenceWatch::text(std::string_view host) const {
           "packets pass both ways (its system acknowledges what this rank sends): its process is stopped or "
           "hangs, or some packets from {} are lost or late, large ones perhaps",
           host);
-    case Way::there_lost:
+    case Way::outbound_lost:
       return fmt::format(
           "packets from {0} arrive, and for {1:.1f} s none has acknowledged what this rank sends: "
           "packets are lost on the way from this host to {0}, or a round trip takes longer than that",
           host, seconds(to_ - unanswered_));
-    case Way::nothing_comes:
+    case Way::nothing_arrives:
       return fmt::format(
           "no packet has come from {0} for {1:.1f} s: packets are lost on the way from there to this "
           "host, or take longer than that, or {0} is down; whether packets from this host arrive there "
@@ -154,7 +156,7 @@ std::optional<LossWatch::Loss> LossWatch::take(std::span<const TcpChange> change
 void RateWatch::take(std::span<const TcpChange> changes, Clock::time_point now) {
   const auto since = now - std::exchange(before_, now);
   if (since > kGap) taken_ = 0;
-  Beat b{.seconds = seconds(since)};
+  Interval b{.seconds = seconds(since)};
   for (const TcpChange& c : changes) {
     if (!c.data) continue;
     b.acked += c.acked;
@@ -167,7 +169,7 @@ void RateWatch::take(std::span<const TcpChange> changes, Clock::time_point now) 
 
 std::optional<RateWatch::Slow> RateWatch::slow() const {
   const std::size_t n = std::min(taken_, kBeats);
-  const auto back = [this](std::size_t i) -> const Beat& { return beats_[(taken_ - 1 - i) % kBeats]; };
+  const auto back = [this](std::size_t i) -> const Interval& { return beats_[(taken_ - 1 - i) % kBeats]; };
   Slow s;
   std::uint64_t acked = 0;
   std::size_t beats = 0;

@@ -30,7 +30,7 @@ class Members {
   int world_rank(int r) const { return world_[static_cast<std::size_t>(r)]; }
   const std::vector<int>& world_ranks() const { return world_; }
   /// The member with rank `world_rank` in the job, if there is one.
-  std::optional<int> find(int world_rank) const {
+  std::optional<int> group_rank(int world_rank) const {
     const auto it = std::find(world_.begin(), world_.end(), world_rank);
     return it == world_.end() ? std::nullopt : std::optional<int>(static_cast<int>(it - world_.begin()));
   }

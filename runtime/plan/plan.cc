@@ -12,18 +12,18 @@ namespace {
 
 constexpr std::size_t kKept = 64;  // per thread; two calls with the same hash replace each other
 
-struct Entry {
+struct KeptPlan {
   std::uint64_t group = 0;  // 0: empty
   Operation call;
   Plan plan;
 };
 struct Table {
-  std::array<Entry, kKept> entries;
+  std::array<KeptPlan, kKept> entries;
 };
 // Read on every call, so it needs no guard, and no function call to find it.
 OURO_STATIC_TLS constinit thread_local Table* t_table = nullptr;
 
-std::size_t place_of(std::uint64_t group, const Operation& o) {
+std::size_t index_of(std::uint64_t group, const Operation& o) {
   const std::uint64_t h = (reinterpret_cast<std::uintptr_t>(o.in.data) ^ o.in.count ^ o.out.count << 20 ^
                            static_cast<std::uint64_t>(o.collective) << 40 ^ group << 50) *
                           0x9e3779b97f4a7c15;
@@ -47,7 +47,7 @@ std::atomic<std::uint64_t> g_ids{0};
 
 const Plan* find_plan(std::uint64_t group, const Operation& o) {
   if (t_table == nullptr || !kept(o)) return nullptr;
-  const Entry& e = t_table->entries[place_of(group, o)];
+  const KeptPlan& e = t_table->entries[index_of(group, o)];
   return e.group == group && alike(e.call, o) ? &e.plan : nullptr;
 }
 
@@ -56,7 +56,7 @@ void keep_plan(std::uint64_t group, const Operation& call, Plan* plan) {
   if (!kept(call) || inside_question()) return;
   if (t_table == nullptr) make_for_thread(t_table);
   plan->id = g_ids.fetch_add(1, std::memory_order_relaxed) + 1;
-  t_table->entries[place_of(group, call)] = {group, call, *plan};
+  t_table->entries[index_of(group, call)] = {group, call, *plan};
 }
 
 }  // namespace ouro::rt

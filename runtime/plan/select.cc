@@ -130,8 +130,8 @@ Selector::Selector(const Rules& rules, int size, int hosts, bool enough_cores, S
   }
 }
 
-const Selector::Row* Selector::find(const std::vector<Row>& rows, const Operation& o, std::size_t bytes,
-                                    bool canonical, bool aliased) const {
+const Selector::Row* Selector::first_row(const std::vector<Row>& rows, const Operation& o, std::size_t bytes,
+                                         bool canonical, bool aliased) const {
   for (const Row& row : rows)
     if (bytes <= row.max_bytes && serves(o, bytes, canonical, row.algorithm, aliased)) return &row;
   return nullptr;
@@ -165,14 +165,14 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
   }
   const Row* registered = nullptr;
   if (!choice->forced) {
-    const Row* staged = find(rows.staged, o, bytes, canonical, aliased);
+    const Row* staged = first_row(rows.staged, o, bytes, canonical, aliased);
     if (!staged) return unsupported(fmt::format("{}: no algorithm serves this call", name(o.collective)));
     choice->algorithm = staged->algorithm;
     reason = staged->reason.c_str();
     if (size_ > 1 && !o.uneven && o.segments.empty()) {
       // Ranks whose buffers alias decline when asked, so this does not depend on `aliased`.
-      registered = find(rows.registered, o, bytes, canonical, false);
-      const Row* other = find(rows.others, o, bytes, canonical, false);
+      registered = first_row(rows.registered, o, bytes, canonical, false);
+      const Row* other = first_row(rows.others, o, bytes, canonical, false);
       choice->try_pull = other && other->algorithm == Algorithm::pull;
       choice->pull_any_pages = choice->try_pull && other->any_pages;
       choice->try_zero_copy = registered && registered->algorithm == Algorithm::zerocopy;

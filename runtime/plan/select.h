@@ -88,8 +88,8 @@ class Selector {
     std::vector<Row> staged, registered,
         others;  // others: for buffers that are not registered, including pull
   };
-  const Row* find(const std::vector<Row>&, const Operation&, std::size_t bytes, bool canonical,
-                  bool aliased) const;
+  const Row* first_row(const std::vector<Row>&, const Operation&, std::size_t bytes, bool canonical,
+                       bool aliased) const;
   /// Why an algorithm cannot serve a call with `bytes` per region or block; nullptr if it can.
   const char* obstacle(const Operation&, std::size_t bytes, bool canonical, flow::Algorithm,
                        bool aliased) const;

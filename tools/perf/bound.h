@@ -35,7 +35,7 @@ class Bound {
   }
 
  private:
-  rt::Place place_, before_;
+  rt::Placement place_, before_;
   Status status_;
 };
 

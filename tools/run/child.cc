@@ -140,7 +140,8 @@ void Child::reap() {
 
 Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& argv,
                                               const Environment& environment, int stdin_fd,
-                                              const rt::Place& place, int death_signal, Patience patience) {
+                                              const rt::Placement& place, int death_signal,
+                                              Patience patience) {
   Result<Pipe> out = make_pipe(), err = make_pipe(), report = make_pipe();
   for (const Result<Pipe>* p : {&out, &err, &report}) {
     if (!p->ok()) return p->status();

@@ -64,7 +64,7 @@ struct Patience {
 /// standard input; the caller keeps its own descriptor. Holds a StartError if the program cannot be executed.
 Result<std::variant<Child, StartError>> spawn(const std::vector<std::string>& argv,
                                               const Environment& environment, int stdin_fd,
-                                              const rt::Place& place, int death_signal = SIGKILL,
+                                              const rt::Placement& place, int death_signal = SIGKILL,
                                               Patience patience = {});
 
 }  // namespace ouro::run

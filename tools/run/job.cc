@@ -14,8 +14,8 @@
 
 namespace ouro::run {
 
-rt::Place Job::place_of(int index) const {
-  return bound() ? rt::machine().place(index, static_cast<int>(ranks_.size()), spec_.bind) : rt::Place{};
+rt::Placement Job::place_of(int index) const {
+  return bound() ? rt::machine().place(index, static_cast<int>(ranks_.size()), spec_.bind) : rt::Placement{};
 }
 
 bool Job::any_alive() const {
@@ -44,7 +44,7 @@ Result<std::optional<int>> Job::start(Signals& signals, When limit) {
   for (int i = 0; i < count; ++i) {
     Rank& r = ranks_[static_cast<std::size_t>(i)];
     Environment variables = spec_.environments[static_cast<std::size_t>(i)];
-    const rt::Place place = place_of(i);
+    const rt::Placement place = place_of(i);
     if (bound()) variables["OURO_BIND"] = name(rt::Bind::none);
     const int input = i == 0 && spec_.input >= 0 ? spec_.input : empty.get();
     OURO_ASSIGN(auto child, spawn(spec_.argv, variables, input, place, SIGKILL, {&signals, limit}));

@@ -92,7 +92,7 @@ class Job {
   };
 
   bool bound() const { return spec_.bind != rt::Bind::none; }
-  rt::Place place_of(int index) const;
+  rt::Placement place_of(int index) const;
   int rank_of(const Rank& r) const { return spec_.first_rank + static_cast<int>(&r - ranks_.data()); }
   void signal_all(int number);
   void kill_all();

@@ -1,4 +1,4 @@
-// The link sets of a process and what is said about them. See exchange.h.
+// The link sets of a process, and the frames about them. See exchange.h.
 #include "transport/net/exchange.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ void Exchange::add(std::shared_ptr<LinkSet> link_set) {
 
 void Exchange::drop(const std::shared_ptr<LinkSet>& link_set) {
   for (const auto& entry : link_set->links)
-    std::erase_if(at(entry.first).links, [&](const Entry& e) { return e.link_set == link_set; });
+    std::erase_if(at(entry.first).links, [&](const PeerLink& e) { return e.link_set == link_set; });
   link_sets_.erase(link_set->key);
 }
 
@@ -34,9 +34,9 @@ void Exchange::remove(std::uint64_t key, bool lingers) {
   link_set->doorbell = nullptr;
   for (const auto& [rank, link] : link_set->links) {
     try {
-      if (at(rank).hears) at(rank).farewells.add(key, link->taken(), link->gone());
+      if (at(rank).gets_farewells) at(rank).farewells.add(key, link->taken(), link->gone());
     } catch (const std::exception&) {
-      continue;  // no memory for a farewell: a peer that misses it asks
+      continue;  // there is no memory for a farewell: a peer that misses it asks
     }
   }
   if (!lingers) return drop(link_set);
@@ -49,7 +49,7 @@ void Exchange::remove(std::uint64_t key, bool lingers) {
 }
 
 void Exchange::forget(int peer, const std::shared_ptr<LinkSet>& link_set) {
-  std::erase_if(at(peer).links, [&](const Entry& e) { return e.link_set == link_set; });
+  std::erase_if(at(peer).links, [&](const PeerLink& e) { return e.link_set == link_set; });
   link_set->links.at(peer)->leave();  // data in flight may still be in its slots
 }
 
@@ -86,7 +86,7 @@ std::size_t Exchange::unanswered() {
 void Exchange::forgive(int peer) {
   leaves(peer);
   std::lock_guard lock(mutex_);
-  at(peer).hears = false;
+  at(peer).gets_farewells = false;
   at(peer).farewells.clear();
 }
 
@@ -95,7 +95,7 @@ void Exchange::leaves(int peer) {
   Peer& p = at(peer);
   p.gone = true;
   std::vector<std::shared_ptr<LinkSet>> left;
-  for (const Entry& e : p.links)
+  for (const PeerLink& e : p.links)
     if (!e.link_set->doorbell) left.push_back(e.link_set);
   for (const auto& link_set : left) {
     forget(peer, link_set);
@@ -103,7 +103,7 @@ void Exchange::leaves(int peer) {
   }
 }
 
-NetLink* Exchange::find(int peer, std::uint64_t link_set, std::shared_ptr<LinkSet>* keep) {
+NetLink* Exchange::find_link(int peer, std::uint64_t link_set, std::shared_ptr<LinkSet>* keep) {
   const auto it = link_sets_.find(link_set);
   if (it == link_sets_.end()) return nullptr;
   const auto link = it->second->links.find(peer);
@@ -118,7 +118,7 @@ bool Exchange::next(int peer, Outgoing* out) {
   bool found = p.farewells.waiting();
   if (found) out->header = p.farewells.next();
   for (std::size_t i = 0; i < p.links.size() && !found; ++i) {
-    const Entry& e = p.links[p.turn++ % p.links.size()];
+    const PeerLink& e = p.links[p.turn++ % p.links.size()];
     found = e.link->next(e.link_set->key, &out->header, &out->payload, &out->device);
     if (found) out->keep = e.link_set;
   }
@@ -157,11 +157,11 @@ void Exchange::damage(int peer, NetHeader& h) {
 
 bool Exchange::given_back(int peer, const NetHeader& h) {
   if (h.kind != NetHeader::kChunk) return false;
-  const NetLink* const l = find(peer, h.link_set);
+  const NetLink* const l = find_link(peer, h.link_set);
   return l && l->given_back(h.index);
 }
 
-Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h, bool anywhere) {
+Result<Exchange::Destination> Exchange::begin_receive(int peer, const NetHeader& h, bool anywhere) {
   const auto corrupt = [&](std::string what) {
     return Status(Failure{
         .reason = Reason::ring_corrupt, .text = std::move(what), .rank = peer, .detector = "frame header"});
@@ -177,34 +177,34 @@ Result<Exchange::Place> Exchange::place(int peer, const NetHeader& h, bool anywh
     return corrupt(fmt::format("a frame of kind {:#x} with {} bytes of payload", h.kind, h.bytes));
   if (h.bytes > kMaxPayload)
     return corrupt(fmt::format("a chunk of {} bytes; at most {}", h.bytes, kMaxPayload));
-  Place place;
-  NetLink* const l = find(peer, h.link_set, &place.keep);
-  if (!l || h.kind != NetHeader::kChunk || !place.keep->doorbell) return place;
+  Destination destination;
+  NetLink* const l = find_link(peer, h.link_set, &destination.keep);
+  if (!l || h.kind != NetHeader::kChunk || !destination.keep->doorbell) return destination;
   std::string wrong;
-  const NetLink::Place found = l->place(h, anywhere, &wrong);
+  const NetLink::Destination found = l->begin_receive(h, anywhere, &wrong);
   if (!wrong.empty()) return corrupt(std::move(wrong));
-  if (!found.to) return Place{};  // a duplicate
-  place.to = found.to, place.ends = found.ends, place.device = found.device;
-  return place;
+  if (!found.to) return Destination{};  // it is a duplicate
+  static_cast<NetLink::Destination&>(destination) = found;
+  return destination;
 }
 
 void Exchange::abandon(int peer, const NetHeader& h) {
   if (h.kind != NetHeader::kChunk) return;
-  if (NetLink* const l = find(peer, h.link_set)) l->abandon(h.index);
+  if (NetLink* const l = find_link(peer, h.link_set)) l->abandon(h.index);
 }
 
-void Exchange::received(int peer, const NetHeader& h, const Place& place) {
+void Exchange::received(int peer, const NetHeader& h, const Destination& destination) {
   std::shared_ptr<LinkSet> link_set;
-  NetLink* const l = find(peer, h.link_set, &link_set);
-  if (!l) return at(peer).farewells.hear(h);
+  NetLink* const l = find_link(peer, h.link_set, &link_set);
+  if (!l) return at(peer).farewells.handle_frame(h);
   if (l->give_back(h.freed)) ring(link_set, *l);
   if (h.kind != NetHeader::kChunk) {
-    l->hear(h);
+    l->handle_control(h);
     if (h.kind != NetHeader::kGone) return;
-    at(peer).farewells.hear(h);  // the link set's owner here may have gone, too
+    at(peer).farewells.handle_frame(h);  // the link set's owner here may have been destroyed, too
     return ring(link_set, *l);
   }
-  if (!place.to) return;  // discarded: another copy of the chunk may be arriving in the slot
+  if (!destination.to) return;  // it was discarded: another copy of the chunk may be arriving in the slot
   const NetLink::Arrived arrived = l->arrive(h);
   if (arrived == NetLink::Arrived::kDamagedAgain)
     damaged_(peer, fmt::format("chunk {} of {} bytes came damaged twice (checksum)", h.index, h.bytes));
@@ -224,7 +224,7 @@ void Exchange::ring(const std::shared_ptr<LinkSet>& link_set, NetLink& l) {
 void Exchange::resume(int peer) {
   Peer& p = at(peer);
   p.farewells.resume();
-  for (Entry& e : p.links) {
+  for (PeerLink& e : p.links) {
     e.link->resume();
     if (!e.link_set->doorbell) e.link->ask();
   }

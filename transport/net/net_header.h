@@ -15,7 +15,7 @@ struct NetHeader {
     kChunk,   ///< payload follows
     kCredit,  ///< announces `freed`; `index`: chunks of the other direction that have arrived
     kAsk,     ///< requests a credit
-    kResend,  ///< chunk `index` arrived damaged or incomplete: requests it again
+    kResend,  ///< requests chunk `index` again, which arrived damaged or incomplete
     kGone,    ///< the sender has closed its end and takes nothing more; `index` is 1 if it knows the same of
               ///< the receiver
   };
@@ -25,10 +25,10 @@ struct NetHeader {
   std::uint64_t seq, signature, total;
   std::int32_t tag;
   std::uint32_t
-      head_check;       ///< XXH3 over this header without it, checked before anything else; 0: not checked
-  std::uint64_t check;  ///< XXH3 over this header (both checks zero) and the payload; 0: not checked
-  std::uint32_t from;   ///< the sender, for fabrics that cannot identify it; zero in checksums
-  std::uint32_t tell;   ///< not 0: the sender waits until this chunk has been given back
+      head_check;        ///< XXH3 over this header without it, checked before anything else; 0: not checked
+  std::uint64_t check;   ///< XXH3 over this header (both checks zero) and the payload; 0: not checked
+  std::uint32_t from;    ///< the sender, for fabrics that cannot identify it; zero in checksums
+  std::uint32_t report;  ///< not 0: the sender waits until this chunk has been given back
 };
 static_assert(sizeof(NetHeader) == 80);
 

@@ -28,7 +28,7 @@ NetLink::NetLink(std::uint32_t slot_bytes, std::uint32_t slot_count)
 
 bool NetLink::next(std::uint64_t link_set, NetHeader* out, const std::byte** payload,
                    std::shared_ptr<void>* device) {
-  let_go();
+  release_device_memory();
   const std::uint64_t freed = load(in_freed_);
   NetHeader& h = *out = {};
   *payload = nullptr;
@@ -49,32 +49,32 @@ bool NetLink::next(std::uint64_t link_set, NetHeader* out, const std::byte** pay
   if (!next_chunk(full, &h.index)) {
     // No chunk carries the count along: it is sent by itself when half of the slots, or the other side, wait
     // for it.
-    const bool awaited = told_ < tell_ && freed >= tell_;
-    if (!say_credit_ && !say_ask_ && !awaited && freed - told_ < slot_count_ / 2) return false;
+    const bool awaited = reported_ < report_at_ && freed >= report_at_;
+    if (!say_credit_ && !say_ask_ && !awaited && freed - reported_ < slot_count_ / 2) return false;
     h.kind = say_ask_ ? NetHeader::kAsk : NetHeader::kCredit;
     if (!say_ask_) h.index = load(in_full_);
     say_ask_ = say_credit_ = false;
-    told_ = freed;
+    reported_ = freed;
     return true;
   }
   const SlotHeader& s = this->out().header(h.index);
   h.kind = NetHeader::kChunk;
   h.bytes = s.bytes;
   h.seq = s.seq, h.signature = s.signature, h.total = s.total, h.tag = s.tag;
-  told_ = freed;
+  reported_ = freed;
   say_credit_ = false;
   const Lent& lent = out_lent_[h.index % slot_count_];
   *payload = lent.memory ? lent.at : this->out().found(h.index);
   *device = lent.memory;
-  // The owner of a lent message waits for its memory, so it wants to be told when the last chunk has been
+  // The owner of a lent message waits for its memory, so it asks for a report when the last chunk has been
   // given back.
-  h.tell = (lent.memory || out_elsewhere_[h.index % slot_count_]) &&
-           (h.index + 1 == full || this->out().header(h.index + 1).seq != s.seq);
+  h.report = (lent.memory || out_elsewhere_[h.index % slot_count_]) &&
+             (h.index + 1 == full || this->out().header(h.index + 1).seq != s.seq);
   return true;
 }
 
 bool NetLink::next_chunk(std::uint64_t full, std::uint64_t* index) {
-  if (gone_) return false;  // no chunks go there any more; chunks from there are still given back
+  if (gone_) return false;  // no chunks are sent there any more; chunks from there are still given back
   if (again_ != 0) {
     *index = load(out_freed_);
     while (!(again_ & bit(*index))) ++*index;
@@ -96,7 +96,7 @@ bool NetLink::give_back(std::uint64_t freed) {
   return true;
 }
 
-void NetLink::hear(const NetHeader& h) {
+void NetLink::handle_control(const NetHeader& h) {
   switch (h.kind) {
     case NetHeader::kOpen:
       say_opened_ = true;
@@ -139,10 +139,10 @@ void NetLink::recall_outbound(const Moved& moved) {
 
 // ---- inbound --------------------------------------------------------------------------------------
 
-void NetLink::let_go() {
-  for (const std::uint64_t freed = load(in_freed_); let_go_ < freed; ++let_go_) {
-    in_device_[let_go_ % slot_count_] = nullptr;
-    in_borrowed_[let_go_ % slot_count_].reset();
+void NetLink::release_device_memory() {
+  for (const std::uint64_t freed = load(in_freed_); released_ < freed; ++released_) {
+    in_device_[released_ % slot_count_] = nullptr;
+    in_borrowed_[released_ % slot_count_].reset();
   }
 }
 
@@ -154,15 +154,15 @@ bool NetLink::posted(const NetHeader& h, std::uint64_t* at) const {
   return h.bytes != 0 && h.bytes == std::min<std::uint64_t>(slot_bytes_, h.total - *at);
 }
 
-NetLink::Place NetLink::place(const NetHeader& h, bool anywhere, std::string* wrong) {
+NetLink::Destination NetLink::begin_receive(const NetHeader& h, bool anywhere, std::string* wrong) {
   const std::uint64_t full = load(in_full_), end = load(in_freed_) + slot_count_;
   if (h.bytes > slot_bytes_)
     *wrong = fmt::format("a chunk of {} bytes for slots of {}", h.bytes, slot_bytes_);
   else if (h.index >= end)
     *wrong = fmt::format("chunk {} where there is room up to {}", h.index, end);
   if (!wrong->empty()) return {};
-  if (h.index < full || ((got_ | coming_) & bit(h.index))) return {};  // a duplicate
-  let_go();
+  if (h.index < full || ((got_ | coming_) & bit(h.index))) return {};  // it is a duplicate
+  release_device_memory();
   coming_ |= bit(h.index);
   const std::size_t slot = h.index % slot_count_;
   in_elsewhere_[slot] = in_device_[slot] = nullptr;
@@ -194,7 +194,7 @@ NetLink::Arrived NetLink::arrive(const NetHeader& h) {
     return Arrived::kNothing;
   }
   view.header(h.index) = {h.seq, h.signature, h.total, h.bytes, h.tag};
-  if (h.tell != 0) tell_ = std::max(tell_, h.index + 1);
+  if (h.report != 0) report_at_ = std::max(report_at_, h.index + 1);
   got_ |= here;
   bad_ &= ~here;
   ask_again_ &= ~here;

@@ -28,13 +28,13 @@ class NetLink {
   }
   /// Whether everything that was put into the outbound direction has been taken at its other end.
   bool drained() const { return gone_ || load(out_freed_) == load(out_full_); }
-  /// Whether everything has arrived there, taken or not, as far as the other side has said. It reports
-  /// arrivals once it has been asked.
+  /// Whether everything has arrived there, taken or not, as far as the other side has reported. It
+  /// reports arrivals once it has been asked.
   bool arrived() const { return drained() || has_arrived_ >= load(out_full_); }
   /// Whether the other side has its end; before that, nothing is sent there.
   bool open() const { return open_; }
 
-  // Outbound.
+  // Functions for the outbound direction.
   /// Gets the next frame, without its checksums; false if there is none. `payload` is set if one follows, and
   /// `device` if that is in memory of a device, which it keeps.
   bool next(std::uint64_t link_set, NetHeader*, const std::byte** payload, std::shared_ptr<void>* device);
@@ -47,7 +47,7 @@ class NetLink {
   bool give_back(std::uint64_t freed);
   bool given_back(std::uint64_t index) const { return index < load(out_freed_); }
   /// Handles a frame that carries no chunk.
-  void hear(const NetHeader&);
+  void handle_control(const NetHeader&);
   /// After a lost connection it is unknown what has arrived: all chunks that have not been given back are
   /// sent again.
   void resume();
@@ -58,29 +58,29 @@ class NetLink {
   bool gone() const { return gone_; }
   std::uint64_t taken() const { return load(in_freed_); }  ///< inbound chunks that were given back here
 
-  // Inbound.
-  struct Place {
+  // Functions for the inbound direction.
+  struct Destination {
     std::byte* to = nullptr;  ///< nullptr: discard the payload
     bool ends = false;        ///< the chunk ends a posted message: its owner may then post the next receive
-    std::shared_ptr<void> device;  ///< keeps the place if that is in memory of a device
+    std::shared_ptr<void> device;  ///< keeps the memory at `to` if it is memory of a device
   };
-  /// Where the payload of a chunk goes; `anywhere`: this may be memory that can be recalled; else it is a
-  /// slot, or memory of a device. Nowhere if the chunk is a duplicate. `wrong` is set if no honest peer sends
+  /// Chooses the destination of a chunk's payload. With `anywhere` this may be memory that can be recalled;
+  /// else it is a slot, or memory of a device. A duplicate has none. `wrong` is set if no honest peer sends
   /// this; otherwise it stays empty.
-  Place place(const NetHeader&, bool anywhere, std::string* wrong);
+  Destination begin_receive(const NetHeader&, bool anywhere, std::string* wrong);
   enum class Arrived {
     kNothing,       ///< it is not awaited, or is requested again, or an earlier chunk is missing
     kNews,          ///< chunks can be read now that could not be before
     kDamagedAgain,  ///< its checksum was wrong twice
   };
-  /// The payload of a chunk is complete in its place.
+  /// The payload of a chunk is complete at its destination.
   Arrived arrive(const NetHeader&);
-  /// The rest of a chunk that was placed will not arrive: it is requested again. If it was for memory of a
+  /// The rest of a chunk that was begun will not arrive: it is requested again. If it was for memory of a
   /// device, which the other side may still write, no more of the message is received there.
   void abandon(std::uint64_t index);
 
   /// Posts a receive for the next message, in place of slots. Precondition: !elsewhere().
-  void post(const PostedReceive& where) { posted_ = where, let_go(); }
+  void post(const PostedReceive& where) { posted_ = where, release_device_memory(); }
   /// Whether a chunk that has not been given back is, or is being received, in posted memory instead
   /// of its slot. There is none once all of a message has been taken, unless a peer sends more than it
   /// has announced.
@@ -105,8 +105,8 @@ class NetLink {
   bool next_chunk(std::uint64_t full, std::uint64_t* index);
   /// Whether a chunk belongs to the posted receive, and how far into it.
   bool posted(const NetHeader&, std::uint64_t* at) const;
-  /// Lets go of memory of devices in slots that have been released.
-  void let_go();
+  /// Releases memory of devices in slots that have been given back.
+  void release_device_memory();
 
   std::unique_ptr<std::byte[]> memory_;
   std::byte *in_slots_, *out_slots_;
@@ -118,12 +118,12 @@ class NetLink {
   };
   std::vector<Lent> out_lent_;                      // by slot
   std::vector<std::shared_ptr<void>> in_borrowed_;  // by slot: keeps in_device_
-  std::uint64_t let_go_ = 0;                        // inbound: chunks whose memory was let go of
+  std::uint64_t released_ = 0;                      // inbound: chunks whose memory was released
   Counter in_full_{}, in_freed_{}, out_full_{}, out_freed_{};
   PostedReceive posted_;
   std::uint64_t sent_ = 0;         // chunks handed to the fabric
   std::uint64_t has_arrived_ = 0;  // outbound chunks that the other side has confirmed
-  std::uint64_t told_ = 0;         // inbound chunks that the other side knows to be given back
+  std::uint64_t reported_ = 0;     // inbound chunks that the other side knows to be given back
   std::uint64_t got_ = 0;     // inbound: bits (i mod slot_count) of chunks above in_full_ that have arrived
   std::uint64_t coming_ = 0;  // inbound: bits of chunks whose payload is being received
   std::uint64_t again_ = 0;   // outbound: bits of chunks to be sent again
@@ -132,7 +132,7 @@ class NetLink {
   bool open_ = false;            // the other side has its end
   bool gone_ = false;            // the other side takes nothing more
   bool asked_ = false;           // the other side is about to leave and wants a credit for each arrival
-  std::uint64_t tell_ = 0;       // inbound: the other side waits until this many chunks are given back
+  std::uint64_t report_at_ = 0;  // inbound: the other side waits until this many chunks are given back
   bool say_open_ = true, say_opened_ = false, say_credit_ = false, say_ask_ = false;
 };
 

@@ -19,7 +19,7 @@ std::optional<TcpSample> sample_tcp(int socket, std::uint64_t connection, bool d
   const std::uint64_t sent = info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
   const std::uint64_t in_flight =
       info.tcpi_unacked > 0 && sent > info.tcpi_bytes_acked ? sent - info.tcpi_bytes_acked : 0;
-  // The kernel says 0 or the largest number if it has not measured any.
+  // The kernel reports 0 or the largest number if it has not measured any.
   const bool measured =
       info.tcpi_min_rtt > 0 && info.tcpi_min_rtt < std::numeric_limits<std::uint32_t>::max();
   return TcpSample{

@@ -51,7 +51,7 @@ Status read_process(pid_t pid, int pidfd, std::uint64_t from, void* to, std::siz
     }
     at += moved, from += static_cast<std::uint64_t>(moved), left -= static_cast<std::size_t>(moved);
   }
-  // The check comes after the read: a process that is still alive now has had this pid all the time.
+  // The check follows the read: a process that is still alive now has had this pid all the time.
   if (error == ESRCH || ended(pidfd)) return failed(Reason::peer_dead, pid, bytes, "it has ended", "pidfd");
   if (error != 0) return failed(Reason::resource, pid, bytes, std::strerror(error), "process_vm_readv");
   return {};

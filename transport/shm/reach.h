@@ -18,9 +18,9 @@ namespace ouro::transport {
 /// not mapped), unsupported (no pidfd).
 Status read_process(pid_t pid, int pidfd, std::uint64_t from, void* to, std::size_t bytes);
 
-/// What the kernel says of the pages of the process that opens it; holds nothing if it says nothing.
+/// Opens the kernel's table of the calling process's pages; an empty Fd if that is not possible.
 Fd open_pagemap();
-/// Whether at least nine tenths of [p, p + bytes) are on huge pages; false if the kernel cannot tell
+/// Whether at least nine tenths of [p, p + bytes) are on huge pages; false if the kernel does not report it
 /// (before 6.7). `pagemap`: from open_pagemap(), in this process.
 bool on_huge_pages(int pagemap, const void* p, std::size_t bytes);
 

@@ -32,8 +32,8 @@ std::size_t segment_bytes(std::size_t counters, std::size_t rings, std::size_t s
 }
 }  // namespace
 
-// Segment: n*n pairs of counters (full, freed), n doorbells, n*n rings of slots. The index of link (from, to)
-// is from*n+to.
+// The segment holds n*n pairs of counters (full, freed), n doorbells and n*n rings of slots. The index of
+// link (from, to) is from*n+to.
 ShmLinkLayout ShmLinkLayout::of(int n, std::uint32_t slot_bytes) {
   const auto ranks = static_cast<std::size_t>(n);
   const std::size_t links = ranks * ranks, slot = slot_of(links, slot_bytes);
@@ -55,7 +55,7 @@ Counter* ShmLinks::doorbell(int rank) const {
   return reinterpret_cast<Counter*>(segment_->data()) + 2 * links + rank;
 }
 
-// Segment: n pairs of counters (full, freed), n rings of slots, by producer.
+// The segment holds n pairs of counters (full, freed) and n rings of slots, by producer.
 ShmInboxLayout ShmInboxLayout::of(int n, std::uint32_t slot_bytes) {
   const auto ranks = static_cast<std::size_t>(n);
   const std::size_t slot = slot_of(ranks * ranks, slot_bytes);
@@ -89,8 +89,8 @@ LinkView ShmInboxes::link(int from, int to) const {
           layout_.slot_bytes, layout_.slot_count, counters, counters + 1};
 }
 
-// Segment: one block per rank, with its arrival records, its count of rounds, its sleepers, its mark of
-// presence, then its eager slots, its slots and its ring on page boundaries.
+// The segment holds one block per rank, with its arrival records, its count of rounds, its sleepers, its mark
+// of presence, then its eager slots, its slots and its ring on page boundaries.
 namespace {
 constexpr std::size_t kHeadBytes =
     round_up(StagingView::kArrivals * sizeof(Arrival) + 3 * sizeof(Counter), 4096);

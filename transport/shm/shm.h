@@ -42,6 +42,7 @@ class ShmLinks final : public Links {
   LinkView outbound(int to) const override { return link(rank_, to); }
   Status reach(int) override { return {}; }  // all ranks are in one segment
   Counter* doorbell(int rank) const override;
+  FarLinks* far() override { return nullptr; }
 
  private:
   LinkView link(int from, int to) const;
@@ -63,6 +64,7 @@ class ShmInboxes final : public Links {
   LinkView outbound(int to) const override { return link(rank_, to); }
   Status reach(int to) override;
   Counter* doorbell(int rank) const override { return doorbells_[static_cast<std::size_t>(rank)]; }
+  FarLinks* far() override { return nullptr; }
 
  private:
   LinkView link(int from, int to) const;

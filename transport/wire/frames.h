@@ -37,7 +37,7 @@ struct Join {
   std::string host;      ///< host name
   std::string server;    ///< abstract socket name on which this rank serves descriptors
   std::string settings;  ///< settings that must be equal on all ranks, "KEY=VALUE KEY=VALUE"
-  // Only in a job on several hosts:
+  // Only a job on several hosts has the following.
   std::string endpoint;  ///< address on which this rank accepts connections from other hosts
   Bytes address;  ///< opaque: the rank's address for the fabric between hosts, at most kMaxAddress bytes
 };
@@ -47,8 +47,8 @@ struct Member {
   std::uint32_t rank = 0;
   std::int32_t pid = 0;
   std::string host, server;
-  std::uint32_t node =
-      0;  ///< index of its host; members on this host come with their descriptors, others without
+  /// The index of its host. Members on this host are sent with their descriptors, others without.
+  std::uint32_t node = 0;
   std::string endpoint;
   Bytes address;
 };
@@ -61,7 +61,7 @@ struct Refuse {
 /// Asks a rank for the descriptor of one of its segments.
 struct Fetch {
   /// multicast: a multicast object, requested from the rank that makes it; join, bind: a request that the
-  /// rank's GPU joins, or binds memory to, the object whose descriptor comes with the frame. gpu_mapped: a
+  /// rank's GPU joins, or binds memory to, the object whose descriptor is sent with the frame. gpu_mapped: a
   /// question whether the rank still maps device memory of the asking rank; the answer is a Grant of 1 byte
   /// or of 0.
   enum class Kind : std::uint8_t { group, allocation, gpu, gpu_group, multicast, join, bind, gpu_mapped };
@@ -80,7 +80,7 @@ struct Loan {
   std::uint64_t bytes = 0;
   std::array<std::uint8_t, 64> handle{};
 };
-/// Device memory in adjacent pieces. The descriptors of some of them come with the frame, in order.
+/// Device memory in adjacent pieces. The descriptors of some of them are sent with the frame, in order.
 struct Pieces {
   static constexpr std::size_t kMost = 32;  ///< in a frame
   std::uint64_t bytes = 0;                  ///< of all pieces

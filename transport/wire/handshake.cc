@@ -151,18 +151,18 @@ std::size_t Handshake::wants() const {
 }
 
 Handshake::Step Handshake::step(View in) {
-  if (over_) return {State::refused, {}, {Reason::invalid, "the handshake is over"}, {}};
+  if (over_) return {Phase::refused, {}, {Reason::invalid, "the handshake is over"}, {}};
   if (in.size() > wants()) return give_up({Reason::invalid, "more bytes than the handshake wants"});
   spoken_ = spoken_ || !in.empty();
   kept_.insert(kept_.end(), in.begin(), in.end());
   Step done;
   if (!hello_seen_) {
     done = hello();
-    if (done.state != State::going) return done;
+    if (done.phase != Phase::ongoing) return done;
   }
   if (in.empty()) return done;
   Step next = header();
-  if (next.state == State::going && kept_.size() > kHeaderBytes && wants() == 0) next = frame();
+  if (next.phase == Phase::ongoing && kept_.size() > kHeaderBytes && wants() == 0) next = frame();
   next.out.insert(next.out.begin(), done.out.begin(), done.out.end());
   return next;
 }
@@ -178,7 +178,7 @@ Handshake::Step Handshake::hello() {
   w.number(static_cast<std::uint8_t>(n));
   for (std::size_t i = 0; i < n; ++i) w.number(options_.versions[i]);
   hello_ = std::move(w.bytes);
-  return {State::going, framed(kHello, hello_), {}, {}};
+  return {Phase::ongoing, framed(kHello, hello_), {}, {}};
 }
 
 /// Checks the part of the header that has arrived so far: foreign protocols differ in their first bytes.
@@ -201,7 +201,8 @@ Handshake::Step Handshake::header() {
   const auto type = r.number<std::uint16_t>();
   const bool expected = type == kRefuse || type == (server_ ? kProve : hello_.empty() ? kHello : kWelcome);
   const auto length = r.number<std::uint32_t>();
-  // A frame of another version is read to its end before it is judged: its checksum tells it from damage.
+  // A frame of another version is read to its end before it is judged: its checksum distinguishes it from
+  // damage.
   if ((!expected && major == kMajor) || length == 0 || length > kMaxHandshake - kHeaderBytes)
     return give_up(damaged(
         fmt::format("a handshake frame of type {} and {} bytes: out of place or too long", type, length)));
@@ -262,7 +263,7 @@ Handshake::Step Handshake::on_hello(View payload) {
   w.raw(*mac);
   hello_.assign(payload.begin(), payload.end());
   prove_ = std::move(w.bytes);
-  return {State::going, framed(kProve, prove_), {}, {}};
+  return {Phase::ongoing, framed(kProve, prove_), {}, {}};
 }
 
 Handshake::Step Handshake::on_prove(View payload) {
@@ -281,7 +282,7 @@ Handshake::Step Handshake::on_prove(View payload) {
   const auto mac = hmac(key_, {view("ouro c1"), hello_, p.signed_part});
   if (!mac.ok()) return give_up(mac.status());
   if (!equal(*mac, p.mac)) return refuse(RefuseCode::bad_mac, "the secrets of the two ends differ");
-  // From here on the peer is known to have the secret, and may be told more.
+  // The peer is now known to have the secret, and may be sent more.
   const std::string who =
       fmt::format("rank {} ({}, pid {})", p.peer.rank, printable(view(p.peer.host)), p.peer.pid);
   if (p.to_rank != self_.rank)
@@ -308,7 +309,7 @@ Handshake::Step Handshake::on_prove(View payload) {
   w.raw(*answer);
   if (Status s = derive(); !s.ok()) return give_up(s);
   over_ = true;
-  return {State::done, framed(kWelcome, w.bytes), {}, {}};
+  return {Phase::done, framed(kWelcome, w.bytes), {}, {}};
 }
 
 Handshake::Step Handshake::on_welcome(View payload) {
@@ -325,7 +326,7 @@ Handshake::Step Handshake::on_welcome(View payload) {
   peer_ = std::move(w.peer);
   if (Status s = derive(); !s.ok()) return give_up(s);
   over_ = true;
-  return {State::done, {}, {}, {}};
+  return {Phase::done, {}, {}, {}};
 }
 
 Handshake::Step Handshake::on_refuse(View payload) {
@@ -354,7 +355,7 @@ Handshake::Step Handshake::verdict(RefuseCode code, std::string why) {
 
 Handshake::Step Handshake::give_up(Status why) {
   over_ = true;
-  return {State::refused, {}, std::move(why), {}};
+  return {Phase::refused, {}, std::move(why), {}};
 }
 
 Status Handshake::job_key() {

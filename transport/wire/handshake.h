@@ -14,8 +14,8 @@
 // request to join, whose handler can report both sides of a difference.
 //
 // A verdict (refused) is one end's decision on a frame that arrived whole, or on the bytes of another
-// protocol. A frame that was damaged in transit (data-corrupt) says nothing about either end: another attempt
-// may succeed.
+// protocol. A frame that was damaged in transit (data-corrupt) proves nothing about either end: another
+// attempt may succeed.
 #pragma once
 #include <functional>
 #include <optional>
@@ -36,7 +36,7 @@ struct Identity {
   int rank = 0, world = 1;
   std::string host, host_id;  ///< cut at kMaxName bytes on the wire
   int pid = 0;
-  std::uint64_t process = 0;  ///< process_number(): tells processes with equal pids apart
+  std::uint64_t process = 0;  ///< process_number(): distinguishes processes with equal pids
   Secret secret;              ///< if empty, everybody who knows the job's id is trusted
 };
 
@@ -67,13 +67,13 @@ struct HandshakeOptions {
 };
 
 /// One end of a handshake. Read at most `wants()` bytes from the socket (so that nothing after the handshake
-/// is consumed), pass them to step(), write `out` in every state, and repeat until done or refused.
+/// is consumed), pass them to step(), write `out` in every phase, and repeat until done or refused.
 class Handshake {
  public:
-  enum class State : std::uint8_t { going, done, refused };
+  enum class Phase : std::uint8_t { ongoing, done, refused };
   struct Step {
-    State state = State::going;
-    Bytes out;   ///< to be sent, also when refused (it then tells the peer the reason)
+    Phase phase = Phase::ongoing;
+    Bytes out;   ///< to be sent, also when refused (it then holds the reason for the peer)
     Status why;  ///< refused: a verdict (refused), damage (data-corrupt), or resource
     std::optional<RefuseCode>
         code;  ///< refused: the code, from the peer or from this end; none if the input was no handshake
@@ -112,9 +112,9 @@ class Handshake {
   Step on_prove(View payload);
   Step on_welcome(View payload);
   Step on_refuse(View payload);
-  Step refuse(RefuseCode, std::string text);  // and tells the peer
+  Step refuse(RefuseCode, std::string text);  // notifies the peer
   Step verdict(RefuseCode, std::string text);
-  Step give_up(Status why);  // without telling the peer
+  Step give_up(Status why);  // does not notify the peer
   Status job_key();
   Status derive();
 

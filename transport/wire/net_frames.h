@@ -33,8 +33,8 @@ struct Waiting {
   std::uint32_t joined = 0, world = 0;
   std::string missing;  ///< "3,7,12", cut at kMaxText
 };
-/// Where a host gets the table: from the listener of `rank`, or (rank 0) on this line. `children` other hosts
-/// will connect here to fetch it.
+/// Names the source from which a host gets the table: the listener of `rank`, or (rank 0) this line.
+/// `children` other hosts will connect to the receiver to fetch it.
 struct Source {
   std::uint32_t rank = 0, children = 0;
   std::string endpoint;

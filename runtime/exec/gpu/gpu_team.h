@@ -34,7 +34,7 @@ struct GpuTeam {
   const Peer& peer(int r) const { return context.members().peer(world_rank(r)); }
   const GpuRecord& record(int r) const { return context.device_memory().record(world_rank(r)); }
   /// Rank r as its group counts: of the ranks of one host, which a group has several of, not r.
-  int named(int r) const { return of_group ? of_group->find(world_rank(r)).value_or(-1) : r; }
+  int named(int r) const { return of_group ? of_group->group_rank(world_rank(r)).value_or(-1) : r; }
   /// Whether rank r is of this process.
   bool here(int r) const { return context.members().are_threads(world_rank(r), world_rank(rank)); }
   /// Lets this rank's device access memory of rank r's, where they are two of this process. What other

@@ -22,7 +22,7 @@ const FlowPlan& part_of(const ExecutionPlan& plan) {
 
 /// Constructs a flow from its run-time data.
 template <class Flow>
-Flow make(const Operation& op, const Members& members) {
+Flow flow_of(const Operation& op, const Members& members) {
   if constexpr (std::is_same_v<typename Flow::Data, flow::NoData>)
     return {};
   else
@@ -43,7 +43,7 @@ Status run_flow(HostResources& h, InFlight& f) {
     if (Status hopped = executor.hop(s); !hopped.ok()) outcome = std::move(hopped);
   };
   const flow::Place at{h.members.rank(), h.members.size(), op.root, part.cut.rounds()};
-  const Flow flow = make<Flow>(op, h.members);
+  const Flow flow = flow_of<Flow>(op, h.members);
   if constexpr (Flow::kPipelined) {
     flow(at, listen);
   } else {
@@ -69,7 +69,7 @@ HostFlow host_flow(const Operation& op, flow::Algorithm algorithm, const Members
         return run_flow<Flow>;
     }();
     found = {.run = run,
-             .chunks = make<Flow>(op, members).chunks({members.rank(), members.size(), op.root, 1}),
+             .chunks = flow_of<Flow>(op, members).chunks({members.rank(), members.size(), op.root, 1}),
              .pipelined = Flow::kPipelined,
              .keeps = Flow::kKeeps,
              .stages = Flow::kStaging,

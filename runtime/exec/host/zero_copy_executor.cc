@@ -16,8 +16,8 @@ bool ZeroCopyExecutor::offer(const Context& context, const Operation& o, int ran
   if (o.collective == Collective::all_to_all && o.in.data == o.out.data) return false;
   const flow::Buffers needs = flow::zero_copy_buffers(o.collective);
   const bool in = needs.inputs && (!needs.root_input_only || rank == o.root);
-  if (in) record.in = context.host_memory().find(o.in.data, o.in.bytes());
-  if (needs.outputs) record.out = context.host_memory().find(o.out.data, o.out.bytes());
+  if (in) record.in = context.host_memory().reference_to(o.in.data, o.in.bytes());
+  if (needs.outputs) record.out = context.host_memory().reference_to(o.out.data, o.out.bytes());
   return (!in || record.in.id != 0) && (!needs.outputs || record.out.id != 0);
 }
 

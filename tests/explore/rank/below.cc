@@ -20,6 +20,7 @@ class ArenaLinks final : public ouro::transport::Links {
   ouro::LinkView outbound(int to) const override { return link(rank_, to); }
   ouro::Status reach(int) override { return {}; }
   ouro::Counter* doorbell(int rank) const override { return job->doorbells[static_cast<std::size_t>(rank)]; }
+  ouro::transport::FarLinks* far() override { return nullptr; }
 
  private:
   static ouro::LinkView link(int from, int to) {
@@ -61,7 +62,7 @@ Status Wiring::need_staging() {
   return {};
 }
 
-MemoryRef HostMemory::find(const void* p, std::size_t bytes) const {
+MemoryRef HostMemory::reference_to(const void* p, std::size_t bytes) const {
   const auto* const at = static_cast<const std::byte*>(p);
   for (std::size_t r = 0; r < explore::job->registered.size(); ++r) {
     const std::byte* const base = explore::job->registered[r];

@@ -138,7 +138,7 @@ TEST(Mask, LeavesOutThreadsCoresAndTheirCaches) {
   EXPECT_EQ(all.limited_to({}).l3_bytes, 0u);
 }
 
-TEST(Place, CoreFillsCachesAndGivesACoreEach) {
+TEST(Placement, CoreFillsCachesAndGivesACoreEach) {
   const Machine m = invented(kTwoSockets);
   EXPECT_THAT(places(m, 4, Bind::core), ElementsAre("0-1", "2-3", "4-5", "6-7"));
   const auto full = places(m, 16, Bind::core);
@@ -148,7 +148,7 @@ TEST(Place, CoreFillsCachesAndGivesACoreEach) {
   EXPECT_FALSE(m.place(15, 16, Bind::core).shared);
 }
 
-TEST(Place, CoreUsesSecondThreadsLastThenTakesTurns) {
+TEST(Placement, CoreUsesSecondThreadsLastThenTakesTurns) {
   const Machine m = invented(kTwoSockets);
   const auto some = places(m, 18, Bind::core);
   for (int r = 0; r < 16; ++r) EXPECT_EQ(some[static_cast<std::size_t>(r)], std::to_string(2 * r));
@@ -161,7 +161,7 @@ TEST(Place, CoreUsesSecondThreadsLastThenTakesTurns) {
   EXPECT_THAT(places(invented("core:2 pu:1"), 5, Bind::core), ElementsAre("0", "1", "0", "1", "0"));
 }
 
-TEST(Place, CacheAndNumaSpreadRanksInBlocks) {
+TEST(Placement, CacheAndNumaSpreadRanksInBlocks) {
   const Machine m = invented(kTwoSockets);
   EXPECT_THAT(places(m, 4, Bind::cache), ElementsAre("0-7", "8-15", "16-23", "24-31"));
   EXPECT_THAT(places(m, 3, Bind::cache), ElementsAre("0-7", "8-15", "16-23"));
@@ -173,15 +173,15 @@ TEST(Place, CacheAndNumaSpreadRanksInBlocks) {
   EXPECT_FALSE(m.place(99, 100, Bind::numa).shared);
 }
 
-TEST(Place, NoneIsAnywhere) {
-  const Place p = invented(kTwoSockets).place(3, 4, Bind::none);
+TEST(Placement, NoneIsAnywhere) {
+  const Placement p = invented(kTwoSockets).place(3, 4, Bind::none);
   EXPECT_TRUE(p.cpus.empty());
   EXPECT_EQ(p.node, -1);
   EXPECT_TRUE(Machine{}.place(0, 1, Bind::core).cpus.empty());
 }
 
 /// Cores that differ: the first has two threads and no L3 (but an L2), the others one thread and an L3.
-TEST(Place, AsymmetricCores) {
+TEST(Placement, AsymmetricCores) {
   Machine m;
   m.cores = {{.id = 0, .cpus = {0, 1}, .l2 = 0, .l2_bytes = 1, .domain = 0, .node = 0},
              {.id = 1, .cpus = {2}, .l2 = 1, .l3 = 0, .l3_bytes = 4, .domain = 1, .node = 0},

@@ -19,8 +19,8 @@ class TimedDataLines : public testing::Test {
  protected:
   TimedDataLines() {
     options_.rank = 1, options_.world = 2, options_.silent_fail = 400ms;
-    peers_.when_lost([this](const std::vector<Loss>& losses) {
-      for (const Loss& l : losses) lost_.push_back(l.text);
+    peers_.when_lost([this](const std::vector<LostRank>& losses) {
+      for (const LostRank& l : losses) lost_.push_back(l.text);
     });
     peers_.add({.rank = 0, .endpoint = "127.0.0.1:1", .copy = page_.get()});
   }
@@ -43,7 +43,7 @@ class TimedDataLines : public testing::Test {
     run_until(
         io_, [] { return false; }, time);
   }
-  bool has_failed() { return !peers_.find(0)->attempts.last_failure().empty(); }
+  bool has_failed() { return !peers_.peer_of(0)->attempts.last_failure().empty(); }
 
   asio::io_context io_;
   Counter doorbell_{};

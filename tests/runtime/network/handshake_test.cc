@@ -16,7 +16,7 @@ namespace {
 
 using rt::secret, rt::who;
 using testing::HasSubstr;
-using State = Handshake::State;
+using Phase = Handshake::Phase;
 
 /// Options with reproducible random bytes.
 HandshakeOptions seeded(std::uint8_t seed) {
@@ -56,8 +56,8 @@ TEST(HandshakeTest, BothEndsAgree) {
   for (const std::size_t piece : {1, 7, 24, 1000}) {
     auto server = Handshake::server(who(2)), client = Handshake::client(who(1), Purpose::data, 2);
     const Outcome o = talk(server, client, piece);
-    ASSERT_EQ(o.server.state, State::done) << o.server.why.message();
-    ASSERT_EQ(o.client.state, State::done) << o.client.why.message();
+    ASSERT_EQ(o.server.phase, Phase::done) << o.server.why.message();
+    ASSERT_EQ(o.client.phase, Phase::done) << o.client.why.message();
     EXPECT_EQ(server.peer().rank, 1);
     EXPECT_EQ(server.peer().host, "node1");
     EXPECT_EQ(server.peer().host_id, "id1");
@@ -77,7 +77,7 @@ TEST(HandshakeTest, BothEndsAgree) {
 TEST(HandshakeTest, KeysDependOnTheWholeTranscript) {
   const auto keys = [](Identity c, Purpose p, std::uint8_t seed) {
     auto server = Handshake::server(who(2), seeded(seed)), client = Handshake::client(c, p, 2, seeded(9));
-    EXPECT_EQ(talk(server, client).client.state, State::done);
+    EXPECT_EQ(talk(server, client).client.phase, Phase::done);
     return client.peer().keys.out;
   };
   const Key first = keys(who(1), Purpose::data, 5);
@@ -91,7 +91,7 @@ TEST(HandshakeTest, WithoutASecretOnBothSides) {
   Identity a = who(0), b = who(1);
   a.secret = b.secret = {};
   auto server = Handshake::server(a), client = Handshake::client(b, Purpose::join, 0);
-  EXPECT_EQ(talk(server, client).client.state, State::done);
+  EXPECT_EQ(talk(server, client).client.phase, Phase::done);
   EXPECT_EQ(server.peer().keys.in, client.peer().keys.out);
 }
 
@@ -127,8 +127,8 @@ TEST(HandshakeTest, RefusalsReachBothEnds) {
     c.change(s, k);
     auto server = Handshake::server(s), client = Handshake::client(k, Purpose::data, 2);
     const Outcome o = talk(server, client);
-    EXPECT_EQ(o.server.state, State::refused) << c.what;
-    EXPECT_EQ(o.client.state, State::refused) << c.what;
+    EXPECT_EQ(o.server.phase, Phase::refused) << c.what;
+    EXPECT_EQ(o.client.phase, Phase::refused) << c.what;
     EXPECT_EQ(o.server.code, c.code) << c.what;
     EXPECT_EQ(o.client.code, c.code) << c.what;
     for (const char* word : c.words) {
@@ -141,7 +141,7 @@ TEST(HandshakeTest, RefusalsReachBothEnds) {
 /// Admission judges joining ranks, since it can name both sides.
 TEST(HandshakeTest, JoiningLeavesWorldAndRankToAdmission) {
   auto server = Handshake::server(who(0)), client = Handshake::client(who(0, 9), Purpose::join, 0);
-  EXPECT_EQ(talk(server, client).server.state, State::done);
+  EXPECT_EQ(talk(server, client).server.phase, Phase::done);
   EXPECT_EQ(server.peer().world, 9);
 }
 
@@ -159,9 +159,9 @@ TEST(HandshakeTest, VersionsAreNegotiated) {
     return o;
   };
   Version v = 0;
-  EXPECT_EQ(outcome({0x100, 0x203}, {0x201, 0x100}, &v).client.state, State::done);
+  EXPECT_EQ(outcome({0x100, 0x203}, {0x201, 0x100}, &v).client.phase, Phase::done);
   EXPECT_EQ(v, 0x201) << "the highest major, the lower minor";
-  EXPECT_EQ(outcome({0x105}, {0x100}, &v).client.state, State::done);
+  EXPECT_EQ(outcome({0x105}, {0x100}, &v).client.phase, Phase::done);
   EXPECT_EQ(v, 0x100);
   const Outcome o = outcome({0x200}, {0x100}, &v);
   for (const auto* end : {&o.server, &o.client}) {
@@ -183,13 +183,13 @@ TEST(HandshakeTest, AReplayedProofIsRefused) {
     return last;
   };
   const Bytes prove = step(client, hello).out;
-  EXPECT_EQ(step(server, prove).state, State::done);
+  EXPECT_EQ(step(server, prove).phase, Phase::done);
   int refused = 0;
   for (int i = 0; i < 20'000; ++i) {  // each with a new nonce
     auto again = Handshake::server(who(2));
     (void)again.step({});
     const auto s = step(again, prove);
-    refused += s.state == State::refused && s.code == RefuseCode::bad_mac;
+    refused += s.phase == Phase::refused && s.code == RefuseCode::bad_mac;
   }
   EXPECT_EQ(refused, 20'000);
   // Also to another rank of the same job, by a man in the middle who forwards the HELLO.
@@ -222,9 +222,9 @@ TEST(HandshakeTest, EveryFlippedBitIsDamage) {
         b = heard.out;
       }
       const bool longer = bit / 8 >= 8 && bit / 8 < 12;  // it waits for data that never arrives
-      ASSERT_TRUE(heard.state == State::refused || (longer && heard.state == State::going))
+      ASSERT_TRUE(heard.phase == Phase::refused || (longer && heard.phase == Phase::ongoing))
           << frame << ": " << bit;
-      if (heard.state == State::going) continue;
+      if (heard.phase == Phase::ongoing) continue;
       ASSERT_EQ(heard.why.reason(), Reason::data_corrupt) << frame << ": " << bit << heard.why.message();
       ASSERT_TRUE(heard.out.empty());
       ASSERT_FALSE(heard.code);
@@ -241,7 +241,7 @@ TEST(HandshakeTest, AnotherMajorVersionIsAVerdict) {
                                     newer.data() + 24, 40, XXH3_64bits(newer.data(), 20))));
   (void)server.step(View(newer).first(24));
   const auto s = server.step(View(newer).subspan(24));
-  EXPECT_EQ(s.state, State::refused);
+  EXPECT_EQ(s.phase, Phase::refused);
   EXPECT_EQ(s.code, RefuseCode::bad_version);
   EXPECT_THAT(s.why.message(), testing::AllOf(HasSubstr("9.0"), HasSubstr("1.0")));
 }
@@ -264,7 +264,7 @@ TEST(HandshakeTest, VersionZeroIsNone) {
       *hmac(key, {view("ouro c1"), View(hello).subspan(kHeaderBytes), View(payload).first(signed_bytes)});
   std::copy(mac.begin(), mac.end(), payload.begin() + static_cast<std::ptrdiff_t>(signed_bytes));
   const auto s = step(server, framed(257, payload));
-  EXPECT_EQ(s.state, State::refused);
+  EXPECT_EQ(s.phase, Phase::refused);
   EXPECT_EQ(s.code, RefuseCode::bad_version) << s.why.message();
 }
 
@@ -281,7 +281,7 @@ TEST(HandshakeTest, StrangersAreNamedByTheirFirstBytes) {
     auto server = Handshake::server(who(2));
     (void)server.step({});
     const auto s = server.step(view(text).first(std::min(text.size(), server.wants())));
-    EXPECT_EQ(s.state, State::refused);
+    EXPECT_EQ(s.phase, Phase::refused);
     EXPECT_TRUE(s.out.empty()) << "strangers get no answer";
     EXPECT_FALSE(s.code);
     EXPECT_THAT(s.why.message(), HasSubstr(fmt::format("looks like {}", word)));
@@ -295,12 +295,12 @@ TEST(HandshakeTest, LengthsAreBoundedBeforeAnythingIsKept) {
     Writer w;
     w.number(kMagic), w.number(kMajor), w.number(kMinor), w.number(std::uint16_t{257}), w.number(length),
         w.number(std::uint64_t{0}), w.number(std::uint32_t{0});
-    EXPECT_EQ(server.step(w.bytes).state, State::refused) << length;
+    EXPECT_EQ(server.step(w.bytes).phase, Phase::refused) << length;
     EXPECT_EQ(server.wants(), 0u);
   }
   auto server = Handshake::server(who(2));
   (void)server.step({});
-  EXPECT_EQ(server.step(Bytes(25, 0)).state, State::refused) << "more than it wants";
+  EXPECT_EQ(server.step(Bytes(25, 0)).phase, Phase::refused) << "more than it wants";
 }
 
 }  // namespace

@@ -72,20 +72,20 @@ TcpChange unanswered(int beat, std::uint32_t segments_in = 0) {
 TEST(SilenceWatch, ItsOwnPacketsAreLost) {
   // The other end receives no acknowledgement and retransmits after 0.2 s, 0.6 s and 1.4 s.
   const auto change = [](int i) { return unanswered(i, i == 0 || i == 2 || i == 5); };
-  EXPECT_EQ(after_silence(4, change), Way::there_lost);
-  EXPECT_EQ(after_silence(6, change), Way::there_lost);
-  EXPECT_EQ(after_silence(20, change), Way::there_lost);
+  EXPECT_EQ(after_silence(4, change), Way::outbound_lost);
+  EXPECT_EQ(after_silence(6, change), Way::outbound_lost);
+  EXPECT_EQ(after_silence(20, change), Way::outbound_lost);
 }
 
 TEST(SilenceWatch, NothingComes) {
   const auto change = [](int i) { return unanswered(i); };
   EXPECT_EQ(after_silence(4, change), Way::unknown) << "the other end may be about to send again";
-  EXPECT_EQ(after_silence(8, change), Way::nothing_comes);
+  EXPECT_EQ(after_silence(8, change), Way::nothing_arrives);
 }
 
 TEST(SilenceWatch, ARetransmissionThatComesLateRefutesIt) {
   for (const int late : {3, 5, 11})
-    EXPECT_NE(after_silence(20, [=](int i) { return unanswered(i, i == late); }), Way::nothing_comes);
+    EXPECT_NE(after_silence(20, [=](int i) { return unanswered(i, i == late); }), Way::nothing_arrives);
 }
 
 TEST(SilenceWatch, AProcessThatStandsStill) {
@@ -109,12 +109,12 @@ TEST(SilenceWatch, WhatWasOnItsWayDoesNotCount) {
   const auto late = [](int i) {
     return i == 0 ? TcpChange{.segments_in = 1, .acked = 30} : unanswered(i - 1);
   };
-  EXPECT_EQ(after_silence(10, late), Way::nothing_comes);
+  EXPECT_EQ(after_silence(10, late), Way::nothing_arrives);
   // If a round trip takes a second, segments that were in flight arrive for longer, and the first
   // retransmission is due later.
   const auto slow = [](int i) { return i < 4 ? TcpChange{.segments_in = 1} : unanswered(i - 3); };
   EXPECT_EQ(after_silence(12, slow, 1s), Way::unknown);
-  EXPECT_EQ(after_silence(24, slow, 1s), Way::nothing_comes);
+  EXPECT_EQ(after_silence(24, slow, 1s), Way::nothing_arrives);
 }
 
 TEST(SilenceWatch, AnAcknowledgementRefutesTheLoss) {
@@ -129,7 +129,7 @@ TEST(SilenceWatch, ASignOfLifeDiscardsTheEvidence) {
   auto now = kStart;
   const TcpChange lost{.counted = true, .segments_in = 1, .unanswered_before = true, .unanswered = true};
   for (int i = 0; i < 6; ++i, now += kBeat) watch.take(std::span(&lost, 1), kStart, now);
-  EXPECT_EQ(watch.way(), Way::there_lost);
+  EXPECT_EQ(watch.way(), Way::outbound_lost);
   watch.take(std::span(&lost, 1), now - kBeat / 2, now);  // received after the previous sample
   EXPECT_EQ(watch.way(), Way::unknown);
 }
@@ -142,7 +142,7 @@ TEST(SilenceWatch, EvidenceOutlivesTheConnection) {
         .counted = true, .segments_in = comes, .unanswered_before = true, .unanswered = true};
     for (int i = 0; i < 10; ++i, now += kBeat) watch.take(std::span(&lost, 1), kStart, now);
     for (int i = 0; i < 10; ++i, now += kBeat) watch.take({}, kStart, now);
-    EXPECT_EQ(watch.way(), comes ? Way::there_lost : Way::nothing_comes);
+    EXPECT_EQ(watch.way(), comes ? Way::outbound_lost : Way::nothing_arrives);
   }
 }
 

@@ -81,19 +81,19 @@ void chunks(View in) {
         if (first & kIndex) h.index = taken + h.index % kSlots, h.seq = taken, h.total %= 1024;
         if (first & kBytes) h.bytes = h.kind == NetHeader::kChunk ? h.bytes % (kSlotBytes + 1) : 0;
         if (first & kCheck) h.check = h.head_check = 0;
-        auto place = exchange.place(1, h);
-        require(place.ok() || place.status().reason() == Reason::ring_corrupt ||
-                place.status().reason() == Reason::data_corrupt);
-        if (!place.ok()) break;
-        if (place->to) {
-          require(within(place->to, h.bytes, inbound.slots, ring) ||
-                  within(place->to, h.bytes, posted, sizeof posted));
-          std::memset(place->to, first, h.bytes);
+        auto destination = exchange.begin_receive(1, h);
+        require(destination.ok() || destination.status().reason() == Reason::ring_corrupt ||
+                destination.status().reason() == Reason::data_corrupt);
+        if (!destination.ok()) break;
+        if (destination->to) {
+          require(within(destination->to, h.bytes, inbound.slots, ring) ||
+                  within(destination->to, h.bytes, posted, sizeof posted));
+          std::memset(destination->to, first, h.bytes);
         }
         if (first % 8 == kAbandon)
           exchange.abandon(1, h);
         else
-          exchange.received(1, h, *place);
+          exchange.received(1, h, *destination);
       }
     }
     const std::uint64_t now = load(*inbound.full);

@@ -55,11 +55,11 @@ Said feed(Handshake& h, wire::View in, std::size_t piece) {
     said.last = h.step(in.first(n));
     in = in.subspan(n);
     require(said.last.out.size() <= kMaxHandshake);
-    require(said.last.state != Handshake::State::refused || !said.last.why.ok());
-    require((said.last.state != Handshake::State::going) == h.over());
+    require(said.last.phase != Handshake::Phase::refused || !said.last.why.ok());
+    require((said.last.phase != Handshake::Phase::ongoing) == h.over());
     said.all.insert(said.all.end(), said.last.out.begin(), said.last.out.end());
   }
-  if (said.last.state == Handshake::State::done) {
+  if (said.last.phase == Handshake::Phase::done) {
     const auto& p = h.peer();
     require(p.rank >= 0 && p.rank < static_cast<int>(kMaxWorld) && p.world >= 1 &&
             p.world <= static_cast<int>(kMaxWorld));
@@ -238,7 +238,7 @@ void handshake_server(wire::View in) {
   }
   const Said said = feed(server, framed(kProve, payload), 512);
   // The handshake cannot succeed on a payload shorter than its MAC.
-  require(said.last.state != Handshake::State::done || payload.size() >= 32);
+  require(said.last.phase != Handshake::Phase::done || payload.size() >= 32);
 }
 
 void handshake_client(wire::View in) {

@@ -72,10 +72,10 @@ inline std::optional<Frame> next(End& from) {
 
 inline Status give(End& to, const Frame& f) {
   std::lock_guard lock(to.exchange.lock());
-  auto place = to.exchange.place(1 - to.rank, f.header);
-  if (!place.ok()) return place.status();
-  if (place->to && !f.payload.empty()) std::memcpy(place->to, f.payload.data(), f.payload.size());
-  to.exchange.received(1 - to.rank, f.header, *place);
+  auto destination = to.exchange.begin_receive(1 - to.rank, f.header);
+  if (!destination.ok()) return destination.status();
+  if (destination->to && !f.payload.empty()) std::memcpy(destination->to, f.payload.data(), f.payload.size());
+  to.exchange.received(1 - to.rank, f.header, *destination);
   return {};
 }
 

@@ -80,7 +80,7 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
     const auto give_up_at = random() % 2000, recall_at = random() % 2000;
     struct Coming {
       Frame frame;
-      Exchange::Place place;
+      Exchange::Destination destination;
     };
     std::vector<Frame> wire, back;
     std::vector<Coming> coming;  // half of their payload has arrived
@@ -100,7 +100,7 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
         std::lock_guard lock(b.exchange.lock());
         b.link().recall_inbound([&](const NetLink::Move& m) {
           for (Coming& c : coming)
-            if (c.place.to == m.from) std::memcpy(m.to, m.from, half(c.frame)), c.place.to = m.to;
+            if (c.destination.to == m.from) std::memcpy(m.to, m.from, half(c.frame)), c.destination.to = m.to;
         });
         theirs = mine;
         to = theirs.data();
@@ -127,10 +127,10 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
         Coming c{std::move(wire[static_cast<std::size_t>(which)]), {}};
         wire.erase(wire.begin() + which);
         std::lock_guard lock(b.exchange.lock());
-        auto place = b.exchange.place(0, c.frame.header);
-        ASSERT_TRUE(place.ok()) << place.status().message();
-        c.place = std::move(*place);
-        if (c.place.to) std::memcpy(c.place.to, c.frame.payload.data(), half(c.frame));
+        auto destination = b.exchange.begin_receive(0, c.frame.header);
+        ASSERT_TRUE(destination.ok()) << destination.status().message();
+        c.destination = std::move(*destination);
+        if (c.destination.to) std::memcpy(c.destination.to, c.frame.payload.data(), half(c.frame));
         coming.push_back(std::move(c));
       }
       if (!coming.empty() && chance(50)) {
@@ -138,14 +138,14 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
         Coming c = std::move(coming[static_cast<std::size_t>(which)]);
         coming.erase(coming.begin() + which);
         std::lock_guard lock(b.exchange.lock());
-        if (c.place.to && chance(3)) {  // its connection broke
+        if (c.destination.to && chance(3)) {  // its connection broke
           b.exchange.abandon(0, c.frame.header);
           continue;
         }
-        if (c.place.to)
-          std::memcpy(c.place.to + half(c.frame), c.frame.payload.data() + half(c.frame),
+        if (c.destination.to)
+          std::memcpy(c.destination.to + half(c.frame), c.frame.payload.data() + half(c.frame),
                       c.frame.payload.size() - half(c.frame));
-        b.exchange.received(0, c.frame.header, c.place);
+        b.exchange.received(0, c.frame.header, c.destination);
       }
       const LinkView in = b.link().in();
       if (load(*in.full) > b.taken && chance(40)) {
@@ -198,9 +198,9 @@ TEST(Exchange, RefusesWhatCannotBe) {
   h.link_set = kLinkSet;
   const auto refused = [&](NetHeader wrong, const char* what) {
     std::lock_guard lock(b.exchange.lock());
-    const auto place = b.exchange.place(0, wrong);
-    ASSERT_EQ(place.status().reason(), Reason::ring_corrupt) << what;
-    EXPECT_THAT(place.status().message(), testing::HasSubstr(what));
+    const auto destination = b.exchange.begin_receive(0, wrong);
+    ASSERT_EQ(destination.status().reason(), Reason::ring_corrupt) << what;
+    EXPECT_THAT(destination.status().message(), testing::HasSubstr(what));
   };
   NetHeader wrong = h;
   wrong.kind = 0;
@@ -217,8 +217,8 @@ TEST(Exchange, RefusesWhatCannotBe) {
   // with no other effect.
   std::lock_guard lock(b.exchange.lock());
   wrong = h, wrong.link_set = 1, wrong.bytes = 4;
-  EXPECT_EQ(b.exchange.place(0, wrong)->to, nullptr);
-  EXPECT_EQ(b.exchange.place(1, h)->to, nullptr);
+  EXPECT_EQ(b.exchange.begin_receive(0, wrong)->to, nullptr);
+  EXPECT_EQ(b.exchange.begin_receive(1, h)->to, nullptr);
   // A credit for more than was sent is ignored.
   wrong = h, wrong.kind = NetHeader::kCredit, wrong.freed = 100;
   b.exchange.received(0, wrong, {});
@@ -270,7 +270,7 @@ TEST(Exchange, AsksForTheEndOfEachLentMessage) {
   }
   std::vector<bool> asked;
   while (auto f = next(a))
-    if (f->header.kind == NetHeader::kChunk) asked.push_back(f->header.tell != 0);
+    if (f->header.kind == NetHeader::kChunk) asked.push_back(f->header.report != 0);
   EXPECT_THAT(asked, testing::ElementsAre(false, true, false, true, true));
 }
 

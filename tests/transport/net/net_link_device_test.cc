@@ -23,9 +23,9 @@ class NetLinkDevice : public testing::Test {
     h.kind = NetHeader::kChunk, h.bytes = kSlot, h.index = index, h.total = 3 * kSlot, h.tag = 5;
     return h;
   }
-  NetLink::Place place(const NetHeader& h, bool anywhere) {
+  NetLink::Destination begin_receive(const NetHeader& h, bool anywhere) {
     std::string wrong;
-    const NetLink::Place p = link_.place(h, anywhere, &wrong);
+    const NetLink::Destination p = link_.begin_receive(h, anywhere, &wrong);
     EXPECT_EQ(wrong, "");
     return p;
   }
@@ -36,29 +36,29 @@ class NetLinkDevice : public testing::Test {
 
 TEST_F(NetLinkDevice, TakesWhatHasNoChecksumAndCannotBeRecalled) {
   link_.post({0, host_.data(), host_.size(), 5, device_});
-  EXPECT_EQ(place(chunk(0), false).to, device_.get());
+  EXPECT_EQ(begin_receive(chunk(0), false).to, device_.get());
   EXPECT_EQ(link_.in().on_device[0], device_.get());
-  EXPECT_EQ(place(chunk(1), true).to, host_.data() + kSlot);
+  EXPECT_EQ(begin_receive(chunk(1), true).to, host_.data() + kSlot);
   EXPECT_EQ(link_.in().on_device[1], nullptr);
   NetHeader checked = chunk(2);
   checked.check = 1;
-  EXPECT_EQ(place(checked, false).to, link_.in().payload(2));
+  EXPECT_EQ(begin_receive(checked, false).to, link_.in().payload(2));
 }
 
 TEST_F(NetLinkDevice, TakesNothingMoreAfterATransferHasFailed) {
   link_.post({0, host_.data(), host_.size(), 5, device_});
-  const NetLink::Place first = place(chunk(0), false);
+  const NetLink::Destination first = begin_receive(chunk(0), false);
   EXPECT_EQ(first.device, device_);
   link_.abandon(0);
   EXPECT_EQ(link_.in().on_device[0], nullptr);
-  EXPECT_EQ(place(chunk(0), false).to, link_.in().payload(0));
-  EXPECT_EQ(place(chunk(1), false).to, link_.in().payload(1));
+  EXPECT_EQ(begin_receive(chunk(0), false).to, link_.in().payload(0));
+  EXPECT_EQ(begin_receive(chunk(1), false).to, link_.in().payload(1));
 }
 
 /// It stays what it is when the receive is revoked, and goes when the slot has been released.
 TEST_F(NetLinkDevice, IsKeptUntilTheSlotIsReleased) {
   link_.post({0, host_.data(), host_.size(), 5, device_});
-  place(chunk(0), false);
+  begin_receive(chunk(0), false);
   ASSERT_EQ(link_.arrive(chunk(0)), NetLink::Arrived::kNews);
   link_.recall_inbound([](const NetLink::Move&) { ADD_FAILURE() << "memory of a device was moved"; });
   const std::weak_ptr<std::byte> memory = device_;
@@ -81,14 +81,14 @@ TEST_F(NetLinkDevice, IsKeptUntilTheChunkIsGivenBack) {
   publish(*out.full, 1);
   NetHeader opened{};
   opened.kind = NetHeader::kOpened;
-  link_.hear(opened);
+  link_.handle_control(opened);
   NetHeader h{};
   const std::byte* payload = nullptr;
   std::shared_ptr<void> lent;
   while (link_.next(1, &h, &payload, &lent) && h.kind != NetHeader::kChunk) continue;
   EXPECT_EQ(payload, device_.get());
   EXPECT_EQ(lent, device_);
-  EXPECT_NE(h.tell, 0u) << "its owner waits for it";
+  EXPECT_NE(h.report, 0u) << "its owner waits for it";
   lent.reset();
   const std::weak_ptr<std::byte> memory = device_;
   device_.reset();

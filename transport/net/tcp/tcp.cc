@@ -20,8 +20,8 @@ constexpr auto kNap = 100ms;  // the longest time that it sleeps
 
 }  // namespace
 
-struct TcpFabric::State {
-  explicit State(Options o)
+struct TcpFabric::Engine {
+  explicit Engine(Options o)
       : options(std::move(o)),
         exchange(options.world, options.checks,
                  [this](int peer, std::string text) {
@@ -37,7 +37,7 @@ struct TcpFabric::State {
 
   Options options;
   Exchange exchange;
-  // Protected by the exchange's lock:
+  // The exchange's lock protects the following.
   std::vector<TcpPeer> states;                                           // by peer
   std::vector<std::vector<std::shared_ptr<TcpConnection>>> connections;  // by peer
   std::vector<bool> dropped;                                             // by peer
@@ -59,25 +59,25 @@ struct TcpFabric::State {
   }
   bool receive(TcpConnection&);
   void fail(TcpConnection&, const Status&);
-  void look() { (void)eventfd_write(wake.get(), 1); }
+  void wake_thread() { (void)eventfd_write(wake.get(), 1); }
   void watch(const TcpFabric&);
 };
 
-TcpFabric::TcpFabric(Options options) : state_(std::make_unique<State>(std::move(options))) {
-  state_->thread =
-      Thread("ouro-progress", [this] { persist("the tcp fabric", [this] { state_->watch(*this); }); });
+TcpFabric::TcpFabric(Options options) : engine_(std::make_unique<Engine>(std::move(options))) {
+  engine_->thread =
+      Thread("ouro-progress", [this] { persist("the tcp fabric", [this] { engine_->watch(*this); }); });
 }
 
 TcpFabric::~TcpFabric() {
-  state_->stopping = true;
-  state_->look();
-  state_->thread.join();
+  engine_->stopping = true;
+  engine_->wake_thread();
+  engine_->thread.join();
 }
 
-Exchange& TcpFabric::exchange() { return state_->exchange; }
+Exchange& TcpFabric::exchange() { return engine_->exchange; }
 
 void TcpFabric::adopt(int peer, Fd socket, const std::optional<TlsEnd>& tls) {
-  State& s = *state_;
+  Engine& s = *engine_;
   auto pipe = Pipe::open(socket.get(), tls);
   if (!pipe.ok()) return s.options.failed(peer, pipe.status());
   {
@@ -93,11 +93,11 @@ void TcpFabric::adopt(int peer, Fd socket, const std::optional<TlsEnd>& tls) {
                                                   std::move(socket), std::move(*pipe)));
   }
   kick(peer);
-  s.look();
+  s.wake_thread();
 }
 
 int TcpFabric::wanted(int peer) {
-  State& s = *state_;
+  Engine& s = *engine_;
   std::lock_guard lock(s.exchange.lock());
   const auto i = static_cast<std::size_t>(peer);
   if (s.dropped[i] || !s.exchange.talks_to(peer)) return 0;
@@ -105,11 +105,11 @@ int TcpFabric::wanted(int peer) {
 }
 
 void TcpFabric::moved(int peer, const NetLink::Move& m) {
-  for (auto& c : state_->connections[static_cast<std::size_t>(peer)]) c->moved(m);
+  for (auto& c : engine_->connections[static_cast<std::size_t>(peer)]) c->moved(m);
 }
 
 void TcpFabric::drop(int peer) {
-  State& s = *state_;
+  Engine& s = *engine_;
   std::lock_guard lock(s.exchange.lock());
   s.dropped[static_cast<std::size_t>(peer)] = true;
   for (auto& c : s.connections[static_cast<std::size_t>(peer)]) c->close();
@@ -117,32 +117,32 @@ void TcpFabric::drop(int peer) {
 }
 
 void TcpFabric::sample(int peer, std::vector<TcpSample>* samples) {
-  State& s = *state_;
+  Engine& s = *engine_;
   std::lock_guard lock(s.exchange.lock());
   for (const auto& c : s.connections[static_cast<std::size_t>(peer)])
     if (const auto one = c->sample()) samples->push_back(*one);
 }
 
 void TcpFabric::cut() {
-  State& s = *state_;
+  Engine& s = *engine_;
   std::lock_guard lock(s.exchange.lock());
   for (auto& all : s.connections)
     for (auto& c : std::exchange(all, {})) s.silent.push_back(std::move(c));
 }
 
 void TcpFabric::progress() {
-  std::unique_lock lock(state_->exchange.lock(), std::try_to_lock);
+  std::unique_lock lock(engine_->exchange.lock(), std::try_to_lock);
   if (!lock) return;
-  state_->drives.fetch_add(1, std::memory_order_relaxed);
-  state_->move_all();
+  engine_->drives.fetch_add(1, std::memory_order_relaxed);
+  engine_->move_all();
 }
 
 void TcpFabric::left() {
-  if (state_->paused) state_->look();
+  if (engine_->paused) engine_->wake_thread();
 }
 
 void TcpFabric::kick(int peer) {
-  State& s = *state_;
+  Engine& s = *engine_;
   const int first = peer == kEveryone ? 0 : peer, last = peer == kEveryone ? s.options.world - 1 : peer;
   bool left = false;  // some data cannot be sent yet
   {
@@ -159,11 +159,11 @@ void TcpFabric::kick(int peer) {
         s.options.need(p);
     }
   }
-  if (left) s.look();
+  if (left) s.wake_thread();
 }
 
 void TcpFabric::rest(std::chrono::microseconds at_most) {
-  State& s = *state_;
+  Engine& s = *engine_;
   std::vector<pollfd> fds;
   {
     std::lock_guard lock(s.exchange.lock());
@@ -177,7 +177,7 @@ void TcpFabric::rest(std::chrono::microseconds at_most) {
 
 // ---- moving data, under the exchange's lock ---------------------------------------------------------
 
-void TcpFabric::State::move_all() {
+void TcpFabric::Engine::move_all() {
   bool any_paused = false;
   for (auto& all : connections) {
     bool broke = false;
@@ -193,7 +193,7 @@ void TcpFabric::State::move_all() {
 }
 
 /// Returns whether anything moved, or can move now.
-bool TcpFabric::State::receive(TcpConnection& c) {
+bool TcpFabric::Engine::receive(TcpConnection& c) {
   if (c.broken()) return false;
   bool moved = false;
   const Status s = c.receive(waste, &moved);
@@ -210,7 +210,7 @@ bool TcpFabric::State::receive(TcpConnection& c) {
 }
 
 /// Gives the connection up; its unfinished frames are sent again on another.
-void TcpFabric::State::fail(TcpConnection& c, const Status& why) {
+void TcpFabric::Engine::fail(TcpConnection& c, const Status& why) {
   c.give_up();
   options.lost(c.peer(), why.failure()->text);
   if (exchange.talks_to(c.peer())) options.need(c.peer());
@@ -218,10 +218,10 @@ void TcpFabric::State::fail(TcpConnection& c, const Status& why) {
 
 // ---- the own thread --------------------------------------------------------------------------------
 
-/// Moves data while nobody drives. A thread that drove a moment ago is about to come back. Until then this
+/// Moves data while nobody drives. A thread that drove a moment ago will drive again soon. Until then this
 /// thread does not wait for connections, since each packet would wake it and it would get in the way of the
 /// thread that reads the packet.
-void TcpFabric::State::watch(const TcpFabric& f) {
+void TcpFabric::Engine::watch(const TcpFabric& f) {
   std::vector<pollfd> fds;
   for (std::uint64_t seen = 0; !stopping;) {
     const std::uint64_t now = drives.load(std::memory_order_relaxed);

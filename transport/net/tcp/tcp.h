@@ -45,8 +45,8 @@ class TcpFabric final : public Fabric {
 
  private:
   void left() override;
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Engine;
+  std::unique_ptr<Engine> engine_;
 };
 
 }  // namespace ouro::transport

@@ -74,21 +74,21 @@ Status TcpConnection::receive(std::span<std::byte> waste, bool* any) {
       *any = true;
       continue;
     }
-    // The rest of the current payload goes to its place; what follows is staged.
+    // The rest of the current payload is read to its destination; what follows is staged.
     if (begin_ > 0) {
       std::memmove(stage_.data(), stage_.data() + begin_, end_ - begin_);
       end_ -= begin_;
       begin_ = 0;
     }
     const std::size_t lacks = within_ ? in_.bytes - got_ : 0;
-    // If much of the payload is missing, stage only the next header, so that the payload after it goes
-    // directly to its place, too.
+    // If much of the payload is missing, only the next header is staged, so that the payload after it is also
+    // read directly to its destination.
     const iovec stage{stage_.data() + end_, lacks > kStage ? sizeof(NetHeader) : stage_.size() - end_};
     std::array<iovec, 2> parts{stage, iovec{}};
     std::size_t direct = 0;
-    if (lacks > 0 && place_.to) {
+    if (lacks > 0 && destination_.to) {
       direct = lacks;
-      parts = {iovec{place_.to + got_, lacks}, stage};
+      parts = {iovec{destination_.to + got_, lacks}, stage};
     } else if (lacks > 0) {
       direct = std::min(lacks, waste.size());
       parts = {iovec{waste.data(), direct}, iovec{}};
@@ -115,12 +115,12 @@ Status TcpConnection::take_staged(bool* took) {
     if (staged < sizeof(NetHeader)) return {};
     std::memcpy(&in_, stage_.data() + begin_, sizeof in_);
     begin_ += sizeof in_;
-    auto place = exchange_.place(peer_, in_);
-    if (!place.ok()) {
+    auto destination = exchange_.begin_receive(peer_, in_);
+    if (!destination.ok()) {
       bad_header_ = true;
-      return place.status();
+      return destination.status();
     }
-    place_ = std::move(*place);
+    destination_ = std::move(*destination);
     within_ = true;
     got_ = 0;
     if (in_.bytes == 0) finish();
@@ -129,7 +129,7 @@ Status TcpConnection::take_staged(bool* took) {
   }
   if (staged == 0) return {};
   const std::size_t n = std::min(staged, in_.bytes - got_);
-  if (place_.to) std::memcpy(place_.to + got_, stage_.data() + begin_, n);
+  if (destination_.to) std::memcpy(destination_.to + got_, stage_.data() + begin_, n);
   begin_ += n;
   got_ += n;
   if (got_ == in_.bytes) finish();
@@ -138,12 +138,12 @@ Status TcpConnection::take_staged(bool* took) {
 }
 
 void TcpConnection::finish() {
-  exchange_.received(peer_, in_, place_);
+  exchange_.received(peer_, in_, destination_);
   state_.damaged = 0;
-  // Pause, so that the owner can post the next receive: otherwise data that follows, and may be here already,
-  // would go to a slot and have to be copied from there.
-  paused_ = place_.ends;
-  place_ = {};
+  // This pause lets the owner post the next receive. Otherwise data that follows, and may be here already,
+  // would be read into a slot and have to be copied from there.
+  paused_ = destination_.ends;
+  destination_ = {};
   within_ = false;
 }
 
@@ -155,13 +155,13 @@ void TcpConnection::moved(const NetLink::Move& m) {
   const auto is = [&](const NetHeader& h) { return h.link_set == m.link_set && h.index == m.index; };
   for (Exchange::Outgoing& out : out_)
     if (out.payload == m.from && is(out.header)) out.payload = m.to;
-  if (!within_ || place_.to != m.from || !is(in_)) return;
+  if (!within_ || destination_.to != m.from || !is(in_)) return;
   std::memcpy(m.to, m.from, got_);
-  place_.to = m.to;
+  destination_.to = m.to;
 }
 
 void TcpConnection::give_up() {
-  if (within_ && place_.to) exchange_.abandon(peer_, in_);
+  if (within_ && destination_.to) exchange_.abandon(peer_, in_);
   close();
   exchange_.resume(peer_);
 }

@@ -36,9 +36,8 @@ class TcpConnection {
   int peer() const { return peer_; }
   bool broken() const { return broken_; }
   bool blocked() const { return pipe_.blocked(); }  ///< some data to be sent has to wait
-  bool paused() const {
-    return paused_;
-  }  ///< there may be more data to process that the socket does not report
+  /// Whether there may be more data to process that the socket does not report.
+  bool paused() const { return paused_; }
   pollfd wanted() const {
     return {socket_.get(), static_cast<short>(pipe_.blocked() ? POLLIN | POLLOUT : POLLIN), 0};
   }
@@ -74,7 +73,7 @@ class TcpConnection {
   const int peer_;
   const std::uint64_t number_ = number_connection();
   TcpPeer& state_;
-  Fd socket_;  // only waited for; bytes go through the pipe
+  Fd socket_;  // it is only polled; bytes pass through the pipe
   Pipe pipe_;
   bool broken_ = false, bad_header_ = false;
 
@@ -82,7 +81,7 @@ class TcpConnection {
   std::size_t begin_ = 0, end_ = 0;  // range of the staged data
   NetHeader in_;
   bool within_ = false;  // after a header, before the end of its payload
-  Exchange::Place place_;
+  Exchange::Destination destination_;
   std::size_t got_ = 0;
   bool paused_ = false;
 

@@ -20,7 +20,7 @@ struct TlsEnd {
   std::uint64_t records_per_key = std::uint64_t{1} << 23;
 };
 
-/// Where a read takes data from.
+/// The source of a read.
 enum class ReadFrom : std::uint8_t {
   wire,  ///< read from the socket, too
   kept,  ///< only data that has been read from the socket already

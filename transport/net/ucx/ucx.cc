@@ -2,7 +2,7 @@
 //
 // Chunks are sent as eager active messages in one segment each: over TCP, the rendezvous that UCX would
 // choose costs a round trip per chunk and was slower at every size, in spite of the copy that eager
-// receipt adds. Chunks in memory of a device go by rendezvous: only UCX can read and write that memory.
+// receipt adds. Chunks in memory of a device are sent by rendezvous: only UCX can read and write that memory.
 #include "transport/net/ucx/ucx.h"
 
 #include <fmt/format.h>
@@ -154,7 +154,7 @@ Ucx::~Ucx() {
     for (void* request : closing_) ucx_->ucp_request_free(request);
     const bool asserts = ucx_->asserts_on_late_connections();
     if (std::any_of(peers_.begin(), peers_.end(), [asserts](const Peer& p) {
-          return p.anew || (asserts && !p.heard && !p.address.empty());
+          return p.anew || (asserts && !p.answered && !p.address.empty());
         })) {
       ucx_.abandon();
       // Peers may still write to, or read, the memory of devices that transfers of this worker have.
@@ -165,8 +165,8 @@ Ucx::~Ucx() {
   }
 }
 
-/// UCX cannot be told to read a payload from another place: this waits for the send, and fails the peer if
-/// that takes too long. Incoming data is never in a place from which it would have to be moved (see take).
+/// UCX cannot redirect a send, so this waits for the send to finish, and fails the peer if that takes too
+/// long. Incoming data is never in a place from which it would have to be moved (see take).
 void Ucx::moved(int peer, const NetLink::Move& m) {
   const auto reads = [&](const auto& s) { return s->under_way && s->out.payload == m.from; };
   const auto pending = [&] { return std::any_of(sends_.begin(), sends_.end(), reads); };
@@ -253,7 +253,7 @@ void Ucx::send(Peer& p, Send* s) {
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   const bool device = s->out.device != nullptr;
   param.flags = h.bytes <= UcxWorker::kEager && !device ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
-  // Said of memory of the host, too: UCX would ask CUDA of each address.
+  // The type is stated for memory of the host, too: otherwise UCX would query CUDA about each address.
   param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   param.memory_type = device && takes_ == Takes::cuda ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
   if (device) {
@@ -301,30 +301,32 @@ ucs_status_t Ucx::take(const void* header, std::size_t header_bytes, void* data,
   const std::uint32_t from = std::exchange(h.from, 0);
   if (from >= peers_.size()) return UCS_OK;
   Peer& p = peers_[from];
-  p.heard = true;
+  p.answered = true;
   if (p.dropped || !p.broken.ok()) return UCS_OK;
   if (!p.ended) p.pause = {};
-  auto place = h.bytes == bytes
-                   ? exchange_.place(p.rank, h, !rendezvous)
-                   : Status(Failure{.reason = Reason::ring_corrupt,
-                                    .text = fmt::format("a frame of {} bytes that says {}", bytes, h.bytes),
-                                    .rank = p.rank,
-                                    .detector = "frame header"});
-  if (!place.ok()) {
-    break_with(p, place.status());
+  auto destination =
+      h.bytes == bytes
+          ? exchange_.begin_receive(p.rank, h, !rendezvous)
+          : Status(Failure{.reason = Reason::ring_corrupt,
+                           .text = fmt::format("a frame of {} bytes that says {}", bytes, h.bytes),
+                           .rank = p.rank,
+                           .detector = "frame header"});
+  if (!destination.ok()) {
+    break_with(p, destination.status());
     return UCS_OK;
   }
-  if (rendezvous && place->to) return receive(p.rank, h, std::move(*place), data) ? UCS_INPROGRESS : UCS_OK;
-  if (place->to) std::memcpy(place->to, data, bytes);
-  exchange_.received(p.rank, h, *place);
+  if (rendezvous && destination->to)
+    return receive(p.rank, h, std::move(*destination), data) ? UCS_INPROGRESS : UCS_OK;
+  if (destination->to) std::memcpy(destination->to, data, bytes);
+  exchange_.received(p.rank, h, *destination);
   return UCS_OK;
 }
 
 /// Begins to receive a payload by rendezvous. Returns false if it did not begin; the chunk is then
 /// requested again.
-bool Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* descriptor) {
+bool Ucx::receive(int peer, const NetHeader& h, Exchange::Destination destination, void* descriptor) {
   try {
-    receives_.push_front({this, peer, h, std::move(place), {}});
+    receives_.push_front({this, peer, h, std::move(destination), {}});
   } catch (const std::bad_alloc&) {  // the caller is UCX, through which no exception may pass
     exchange_.abandon(peer, h);
     return false;
@@ -332,7 +334,7 @@ bool Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* des
   Receive& r = receives_.front();
   r.self = receives_.begin();
   ucp_request_param_t param{};
-  const bool device = r.place.device != nullptr;
+  const bool device = r.destination.device != nullptr;
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.user_data = &r;
@@ -343,14 +345,14 @@ bool Ucx::receive(int peer, const NetHeader& h, Exchange::Place place, void* des
     Receive& done = *static_cast<Receive*>(user);
     Ucx& fabric = *done.fabric;
     fabric.ucx_->ucp_request_free(request);
-    if (done.place.device) --fabric.on_device_;
+    if (done.destination.device) --fabric.on_device_;
     if (how != UCS_OK) return fabric.exchange_.abandon(done.peer, done.header);
-    if (done.place.device) fabric.device_received_ += done.header.bytes;
-    fabric.exchange_.received(done.peer, done.header, done.place);
+    if (done.destination.device) fabric.device_received_ += done.header.bytes;
+    fabric.exchange_.received(done.peer, done.header, done.destination);
     fabric.receives_.erase(done.self);
   };
   const OnDevice scope(*this, device);
-  void* const request = ucx_->ucp_am_recv_data_nbx(ucx_, descriptor, r.place.to, h.bytes, &param);
+  void* const request = ucx_->ucp_am_recv_data_nbx(ucx_, descriptor, r.destination.to, h.bytes, &param);
   if (UCS_PTR_IS_PTR(request)) return true;
   if (device) --on_device_;
   exchange_.abandon(peer, h);

@@ -24,10 +24,10 @@ struct DeviceQuery {
   bool device = false;    ///< this rank has one
   bool emulated = false;  ///< its memory is memory of the host
   bool rdma = false;      ///< the worker has a transport by RDMA
-  bool cuda = false;      ///< UCX says that it takes memory of CUDA
+  bool cuda = false;      ///< UCX reports that it takes memory of CUDA
   Status flush = {};      ///< of Gpu::flush_arrivals
 };
-/// Errors: unsupported, with the reason why memory of the device goes through the host.
+/// Errors: unsupported, with the reason why memory of the device is copied through the host.
 Status hands_over(const DeviceQuery&);
 
 /// Connects by itself when it sends the first frame to a peer.
@@ -38,7 +38,7 @@ class UcxFabric : public Fabric {
     bool checks = false;                          ///< checksums of chunks
     int device = -1;                              ///< the GPU of this rank, or -1
     HandsOver hands_over = HandsOver::automatic;  ///< memory of that GPU
-    /// For tests: replaces UCX's answer whether it takes memory of the GPU.
+    /// Replaces, in tests, UCX's answer whether it takes memory of the GPU.
     std::function<bool()> takes = {};
     std::string
         devices;  ///< interfaces to use, in the format of UCX_NET_DEVICES, which takes precedence; "": all
@@ -54,7 +54,7 @@ class UcxFabric : public Fabric {
   /// of the GPU), resource.
   static Result<std::unique_ptr<UcxFabric>> create(Options);
   const char* name() const final { return "ucx"; }
-  /// Why memory of this rank's GPU is not handed to UCX; ok if it is, to peers that do the same.
+  /// The reason why memory of this rank's GPU is not handed to UCX; ok if it is, to peers that do the same.
   virtual const Status& device_ability() const = 0;
   /// Payload bytes of all chunks that were sent from, and received in, memory of a device.
   virtual std::uint64_t device_bytes_sent() const = 0;

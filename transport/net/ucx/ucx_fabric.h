@@ -20,7 +20,7 @@ class Ucx final : public UcxFabric {
   ~Ucx() override;
   Status open();
 
-  /// A byte that says which memory of devices this rank takes, and UCX's address.
+  /// A byte that states which memory of devices this rank takes (Takes), and UCX's address.
   std::span<const std::uint8_t> address() const override { return address_; }
   void connect(int peer, std::span<const std::uint8_t> address) override;
   Exchange& exchange() override { return exchange_; }
@@ -41,10 +41,10 @@ class Ucx final : public UcxFabric {
     int rank = -1;
     std::vector<std::uint8_t> address;
     bool takes_device = false;  // both ends do, and the same kind
-    bool heard = false;  // a frame came from it, so it is not connecting to this rank for the first time
+    bool answered = false;      // a frame has arrived from it, so it is not connecting for the first time
     ucp_ep_h endpoint = nullptr;
     bool dropped = false, reported = false;
-    Status broken;  // why no data moves any more
+    Status broken;  // the reason why no data moves any more
     // A connection that ends is made anew, until the peer is dropped or no connection was possible for
     // too long.
     bool ended = false;           // the endpoint has to be closed
@@ -52,7 +52,7 @@ class Ucx final : public UcxFabric {
     bool anew = false;            // a second endpoint was made
     std::string why;              // the reason why it ended
     Clock::duration pause{};      // before the next attempt; zero while the connection works
-    Clock::time_point failing{};  // since when no attempt has succeeded
+    Clock::time_point failing{};  // no attempt has succeeded since then
     Clock::time_point again{};    // time of the next attempt
   };
   /// An outgoing frame. UCX reads the header and the payload until it reports completion.
@@ -70,17 +70,17 @@ class Ucx final : public UcxFabric {
     Ucx* fabric = nullptr;
     int peer = -1;
     NetHeader header;
-    Exchange::Place place;
+    Exchange::Destination destination;
     std::list<Receive>::iterator self;
   };
 
-  /// What a rank says of its device, before its address.
+  /// The memory of devices that a rank takes, sent before its address.
   enum class Takes : std::uint8_t { none, emulated, cuda };
   /// While one lives, the device is current in the calling thread, for calls in which UCX may use it.
   class OnDevice;
 
   Status ask_for_device();
-  // All of these require the exchange's lock.
+  // Callers of the following hold the exchange's lock.
   bool advance();
   void push(Peer&);
   void push_all();
@@ -90,7 +90,7 @@ class Ucx final : public UcxFabric {
   void sent(Send*);
   ucs_status_t take(const void* header, std::size_t header_bytes, void* data, std::size_t bytes,
                     bool rendezvous);
-  bool receive(int peer, const NetHeader&, Exchange::Place, void* descriptor);
+  bool receive(int peer, const NetHeader&, Exchange::Destination, void* descriptor);
   void break_with(Peer&, Status);
   void ended(Peer&, std::string why);
   void resume(Peer&);
@@ -105,7 +105,7 @@ class Ucx final : public UcxFabric {
   Status ability_;
   std::atomic<std::uint64_t> device_sent_{0}, device_received_{0};
 
-  // Protected by the exchange's lock:
+  // The exchange's lock protects the following.
   std::vector<Peer> peers_;                   // by rank
   std::vector<std::unique_ptr<Send>> sends_;  // all that exist
   std::vector<Send*> idle_;                   // those that are not in flight

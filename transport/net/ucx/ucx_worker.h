@@ -33,7 +33,7 @@ class UcxWorker {
   Status open(int world, const std::string& devices, Cuda cuda, ucp_am_recv_callback_t take, void* arg);
   /// Whether RDMA is certain to be used: UCX's own variables may choose other transports.
   bool rdma() const { return rdma_; }
-  /// Whether UCX says that it takes memory of CUDA.
+  /// Whether UCX reports that it takes memory of CUDA.
   bool takes_cuda() const;
   const UcxApi* operator->() const { return ucx_; }
   operator ucp_worker_h() const { return worker_; }
