@@ -12,10 +12,10 @@
 #include "kernels/host/copy.h"
 #include "runtime/calibration/choose.h"
 #include "runtime/context/machine.h"
-#include "runtime/context/remarks.h"
 #include "runtime/core/deadline.h"
 #include "runtime/core/log.h"
 #include "runtime/core/process.h"
+#include "runtime/job/remarks.h"
 #include "runtime/join/local_socket.h"
 
 namespace ouro::rt {

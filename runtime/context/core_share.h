@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/calibration/record.h"
-#include "runtime/context/job_members.h"
 #include "runtime/core/wait.h"
+#include "runtime/job/job_members.h"
 
 namespace ouro::rt {
 

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "runtime/calibration/record.h"
-#include "runtime/context/job_members.h"
 #include "runtime/core/status.h"
+#include "runtime/job/job_members.h"
 
 namespace ouro::rt {
 

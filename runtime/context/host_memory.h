@@ -9,11 +9,11 @@
 #include <shared_mutex>
 #include <vector>
 
-#include "runtime/context/job_members.h"
-#include "runtime/context/memory_requests.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/link_view.h"
 #include "runtime/core/segment.h"
+#include "runtime/job/job_members.h"
+#include "runtime/job/memory_requests.h"
 
 namespace ouro::rt {
 

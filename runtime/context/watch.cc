@@ -7,7 +7,7 @@
 #include <fstream>
 #include <utility>
 
-#include "transport/cuda_ipc/deferred_free.h"
+#include "runtime/device_memory/deferred_free.h"
 
 namespace ouro::rt {
 namespace {

@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-#include "runtime/context/observers.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/thread.h"
 #include "runtime/core/wait.h"
+#include "runtime/job/observers.h"
 #include "runtime/join/local_listener.h"
 #include "runtime/network/asio.h"
 

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/context/job_members.h"
+#include "runtime/job/job_members.h"
 #include "runtime/plan/members.h"
 
 namespace ouro::rt {

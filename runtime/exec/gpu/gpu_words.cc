@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "runtime/exec/gpu/pins.h"
+#include "runtime/device_memory/pins.h"
 
 namespace ouro::rt {
 namespace {

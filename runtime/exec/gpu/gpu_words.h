@@ -13,7 +13,7 @@
 #include "runtime/core/segment.h"
 #include "runtime/core/types.h"
 #include "runtime/core/wait.h"
-#include "transport/cuda_ipc/cuda_ipc.h"
+#include "runtime/device_memory/cuda_ipc.h"
 
 namespace ouro::rt {
 

@@ -5,8 +5,8 @@
 #include <bit>
 #include <utility>
 
+#include "runtime/device_memory/pins.h"
 #include "runtime/exec/gpu/gpu_path.h"
-#include "runtime/exec/gpu/pins.h"
 #include "runtime/exec/gpu/staged_cut.h"
 
 namespace ouro::rt {

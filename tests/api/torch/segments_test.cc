@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "tests/runtime/exec/gpu/own_memory.h"
+#include "tests/runtime/device_memory/own_memory.h"
 #include "tests/runtime/failure/harness.h"
 
 namespace ouro::test {

@@ -2,11 +2,11 @@
 // it, and a log without output. Replaces runtime/context, runtime/network, runtime/stream and kernels/device
 // in explored programs.
 #include "runtime/context/faults.h"
-#include "runtime/context/remarks.h"
 #include "runtime/core/log.h"
 #include "runtime/exec/gpu/device_receipt.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/exec/gpu/setter_streams.h"
+#include "runtime/job/remarks.h"
 #include "runtime/network/control_lines.h"
 #include "runtime/network/remote_peers.h"
 #include "tests/explore/rank/rank.h"

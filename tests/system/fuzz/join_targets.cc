@@ -7,9 +7,9 @@
 #include <iterator>
 #include <memory>
 
-#include "runtime/context/remarks.h"
 #include "runtime/core/segment.h"
 #include "runtime/health/replica.h"
+#include "runtime/job/remarks.h"
 #include "runtime/join/local_socket.h"
 #include "runtime/network/frame_stream.h"
 #include "tests/system/fuzz/support.h"

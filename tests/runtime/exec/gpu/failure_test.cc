@@ -5,11 +5,11 @@
 #include <thread>
 
 #include "kernels/device/fake/fake_gpu.h"
+#include "runtime/device_memory/deferred_free.h"
 #include "runtime/stream/gpu_stream.h"
 #include "runtime/stream/host_calls.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
-#include "transport/cuda_ipc/deferred_free.h"
 
 namespace ouro::test {
 namespace {

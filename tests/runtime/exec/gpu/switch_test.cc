@@ -7,10 +7,10 @@
 #include <new>
 #include <thread>
 
+#include "runtime/device_memory/deferred_free.h"
 #include "runtime/group/group.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/failure/harness.h"
-#include "transport/cuda_ipc/deferred_free.h"
 
 namespace ouro::test {
 namespace {

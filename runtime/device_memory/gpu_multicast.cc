@@ -1,5 +1,5 @@
 // Parts in multicast objects. See multicast.h.
-#include "transport/cuda_ipc/multicast.h"
+#include "runtime/device_memory/gpu_multicast.h"
 
 #include "runtime/core/no_memory.h"
 

@@ -1,5 +1,5 @@
 // The list of what is deferred, and its thread. See deferred_free.h.
-#include "transport/cuda_ipc/deferred_free.h"
+#include "runtime/device_memory/deferred_free.h"
 
 #include <atomic>
 #include <condition_variable>

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/context/job_members.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/wait.h"
+#include "runtime/job/job_members.h"
 #include "transport/wire/frames.h"
 
 namespace ouro::rt {

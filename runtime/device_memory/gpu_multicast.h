@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "kernels/device/gpu.h"
-#include "transport/cuda_ipc/cuda_ipc.h"
+#include "runtime/device_memory/cuda_ipc.h"
 
 namespace ouro::transport {
 

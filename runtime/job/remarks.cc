@@ -1,5 +1,5 @@
 // What ranks publish about themselves when they join. See remarks.h.
-#include "runtime/context/remarks.h"
+#include "runtime/job/remarks.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // Notification of groups about events of members. See observers.h.
-#include "runtime/context/observers.h"
+#include "runtime/job/observers.h"
 
 #include "runtime/core/log.h"
 

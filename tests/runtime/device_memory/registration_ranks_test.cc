@@ -2,7 +2,7 @@
 // each, or one for all.
 #include <thread>
 
-#include "tests/runtime/exec/gpu/own_memory.h"
+#include "tests/runtime/device_memory/own_memory.h"
 #include "tests/runtime/failure/harness.h"
 
 namespace ouro::test {

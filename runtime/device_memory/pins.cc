@@ -1,5 +1,5 @@
 // Who has pinned what. See pins.h.
-#include "runtime/exec/gpu/pins.h"
+#include "runtime/device_memory/pins.h"
 
 #include <condition_variable>
 #include <map>
@@ -8,7 +8,7 @@
 
 #include "kernels/device/gpu.h"
 #include "runtime/core/per_process.h"
-#include "transport/cuda_ipc/deferred_free.h"
+#include "runtime/device_memory/deferred_free.h"
 
 namespace ouro::rt {
 namespace {

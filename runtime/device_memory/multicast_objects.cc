@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/context/device_memory.h"
 #include "runtime/core/no_memory.h"
+#include "runtime/device_memory/device_memory.h"
 #include "runtime/join/local_socket.h"
 
 namespace ouro::rt {

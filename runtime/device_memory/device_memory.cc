@@ -1,5 +1,5 @@
 // Memory of GPUs between the ranks of a host. See device_memory.h.
-#include "runtime/context/device_memory.h"
+#include "runtime/device_memory/device_memory.h"
 
 #include <fmt/format.h>
 #include <poll.h>

@@ -1,5 +1,5 @@
 // Export and import of device memory. See cuda_ipc.h.
-#include "transport/cuda_ipc/cuda_ipc.h"
+#include "runtime/device_memory/cuda_ipc.h"
 
 #include <fmt/format.h>
 

@@ -16,11 +16,11 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/context/job_members.h"
-#include "runtime/context/memory_requests.h"
-#include "runtime/context/observers.h"
-#include "transport/cuda_ipc/cuda_ipc.h"
-#include "transport/cuda_ipc/multicast.h"
+#include "runtime/device_memory/cuda_ipc.h"
+#include "runtime/device_memory/gpu_multicast.h"
+#include "runtime/job/job_members.h"
+#include "runtime/job/memory_requests.h"
+#include "runtime/job/observers.h"
 #include "transport/wire/keys.h"
 
 namespace ouro::rt {

@@ -7,9 +7,9 @@
 #include <span>
 #include <thread>
 
-#include "tests/runtime/exec/gpu/own_memory.h"
+#include "runtime/device_memory/deferred_free.h"
+#include "tests/runtime/device_memory/own_memory.h"
 #include "tests/runtime/failure/harness.h"
-#include "transport/cuda_ipc/deferred_free.h"
 
 namespace ouro::test {
 namespace {

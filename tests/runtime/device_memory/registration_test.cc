@@ -3,7 +3,7 @@
 #include <memory>
 #include <thread>
 
-#include "tests/runtime/exec/gpu/own_memory.h"
+#include "tests/runtime/device_memory/own_memory.h"
 #include "tests/runtime/failure/harness.h"
 
 namespace ouro::test {

@@ -1,5 +1,5 @@
 // Requests for memory of other ranks. See memory_requests.h.
-#include "runtime/context/memory_requests.h"
+#include "runtime/job/memory_requests.h"
 
 #include <fmt/format.h>
 

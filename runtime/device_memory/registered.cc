@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/core/log.h"
-#include "transport/cuda_ipc/cuda_ipc.h"
+#include "runtime/device_memory/cuda_ipc.h"
 
 namespace ouro::transport {
 

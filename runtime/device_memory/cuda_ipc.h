@@ -12,7 +12,7 @@
 #include "kernels/device/gpu.h"
 #include "runtime/core/fd.h"
 #include "runtime/core/status.h"
-#include "transport/cuda_ipc/deferred_free.h"
+#include "runtime/device_memory/deferred_free.h"
 
 namespace ouro::transport {
 

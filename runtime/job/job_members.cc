@@ -1,11 +1,11 @@
 // The members of a job. See job_members.h.
-#include "runtime/context/job_members.h"
+#include "runtime/job/job_members.h"
 
 #include <fmt/format.h>
 
 #include <utility>
 
-#include "runtime/context/remarks.h"
+#include "runtime/job/remarks.h"
 
 namespace ouro::rt {
 
