@@ -103,7 +103,7 @@ class Wire {
     while (!to.wire.empty() && chance(0.7)) {
       NetHeader h;
       std::memcpy(&h, to.wire.front().data(), sizeof h);
-      const auto place = to.exchange.place(1, h);
+      const auto place = to.exchange.begin_receive(1, h);
       // After an unreadable header or a wrong length, the start of the next frame is unknown.
       if (!place.ok() || h.bytes != to.wire.front().size() - sizeof h) {
         if (place.ok()) to.exchange.abandon(1, h);
