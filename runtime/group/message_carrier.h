@@ -34,7 +34,7 @@ struct PinnedCarrier {
 struct LentCarrier {
   std::shared_ptr<std::byte> memory;
 };
-/// Receives: memory of the device that the fabric writes, and pinned memory for what arrives in another way.
+/// Receives: memory of the device that the fabric writes, and pinned memory for chunks that arrive in slots.
 struct ReceiptCarrier {
   std::shared_ptr<DeviceReceipt> receipt;
 };
@@ -52,15 +52,15 @@ struct OutboundChunk {
   const ChunkReceiver& to;
 };
 
-/// A chunk of a receive that has been published.
+/// A chunk that the sender has published, and that the receiver has not given back.
 struct InboundChunk {
   const LinkView& link;
   std::uint64_t index;
   std::size_t at, bytes;
 };
 
-/// One of the four above. Every difference between them is in the functions of this class; whoever adds a
-/// carrier adds its struct, and a branch where it differs.
+/// Holds the carrier of one end of a message, one of the four above. All differences between carriers are in
+/// the functions of this class: a new carrier needs a struct, and a branch in each function where it differs.
 class MessageCarrier {
  public:
   /// Sends from the memory of the host of up to this many bytes are done with it once they are in slots.
