@@ -57,6 +57,12 @@ class Exchange {
   void damage_next();
   /// Undoes damage_next(); returns false if a damaged chunk has been sent already.
   bool spare_next();
+  /// Number of closed link sets about which this rank still answers `peer`. It exceeds
+  /// the number of link sets that are open there, or have not been opened yet, by at most Farewells::kKept.
+  std::size_t remembered(int peer) {
+    std::lock_guard lock(mutex_);
+    return peers_[static_cast<std::size_t>(peer)].farewells.size();
+  }
 
   // Fabrics call the following under lock().
   std::mutex& lock() { return mutex_; }
@@ -91,12 +97,6 @@ class Exchange {
   bool talks_to(int peer) const {
     const Peer& p = peers_[static_cast<std::size_t>(peer)];
     return !p.links.empty() || p.farewells.waiting();
-  }
-  /// Number of closed link sets about which this rank still answers `peer`. It exceeds
-  /// the number of link sets that are open there, or have not been opened yet, by at most Farewells::kKept.
-  std::size_t remembered(int peer) {
-    std::lock_guard lock(mutex_);
-    return peers_[static_cast<std::size_t>(peer)].farewells.size();
   }
   /// Whether `peer` takes no more data.
   bool gone(int peer) const { return peers_[static_cast<std::size_t>(peer)].gone; }
