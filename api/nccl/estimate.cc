@@ -45,27 +45,25 @@ Effort effort_of(const Call& c, double n, double hosts) {
   const double m = static_cast<double>(c.count * size_of(c.type));  // bytes of one block
   const double log = std::ceil(std::log2(std::max(n, 2.0)));
   const double away = (hosts - 1) / hosts;  // share of evenly spread data that is on other hosts
-  switch (c.kind) {
-    case Kind::all_reduce:  // into shared memory, one part reduced, all parts out of it
+  switch (c.collective) {
+    case Collective::all_reduce:  // into shared memory, one part reduced, all parts out of it
       return {.rounds = 2, .moved = 4 * m, .sent = 2 * away * m};
-    case Kind::reduce:
+    case Collective::reduce:
       return {.rounds = log, .moved = (1 + n) * m, .sent = away * m};
-    case Kind::broadcast:
+    case Collective::broadcast:
       return {.rounds = log, .moved = 2 * m, .sent = away * m};
-    case Kind::all_gather:
+    case Collective::all_gather:
       return {.rounds = 1, .moved = (1 + n) * m, .sent = away * n * m};
-    case Kind::reduce_scatter:
+    case Collective::reduce_scatter:
       return {.rounds = 1, .moved = 2 * n * m, .sent = away * n * m};
-    case Kind::all_to_all:
+    case Collective::all_to_all:
       return {.rounds = 1, .moved = 2 * n * m, .sent = away * n * m};
-    case Kind::gather:
-    case Kind::scatter:
+    case Collective::gather:
+    case Collective::scatter:
       return {.rounds = 1, .moved = (1 + n) * m, .sent = away * n * m};
-    case Kind::send:
-    case Kind::recv:
+    default:  // a message
       return {.rounds = 1, .moved = m, .sent = hosts > 1 && c.root != c.comm->rank ? m : 0};
   }
-  return {};
 }
 
 }  // namespace

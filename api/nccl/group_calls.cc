@@ -116,7 +116,7 @@ ncclResult_t submit(const char* function, const Call& call) {
     return ncclSuccess;
   }
   const ncclComm_t comm = call.comm;
-  if ((call.kind == Kind::send || call.kind == Kind::recv) && call.root == comm->rank)
+  if (call.half != MessageHalf::none && call.root == comm->rank)
     return invalid_usage(comm, function,
                          "a message of rank {} to itself outside a group; expected its other half in "
                          "the same group",
@@ -188,8 +188,8 @@ ncclResult_t GroupCalls::check_all() const {
     if (c.comm->config.blocking != calls_.front().comm->config.blocking)
       return invalid_argument(c.comm, "ncclGroupEnd", "blocking and non-blocking communicators in one group");
     if (c.root != c.comm->rank) continue;
-    if (c.kind == Kind::send) ++to_itself[c.comm];
-    if (c.kind == Kind::recv) --to_itself[c.comm];
+    if (c.half == MessageHalf::send) ++to_itself[c.comm];
+    if (c.half == MessageHalf::recv) --to_itself[c.comm];
   }
   for (const auto& [comm, left] : to_itself)
     if (left != 0)

@@ -6,32 +6,23 @@
 #include <vector>
 
 #include "api/nccl/communicator.h"
+#include "runtime/core/collectives.h"
 #include "runtime/core/thread_owned.h"
 
 namespace ouro::nccl {
 
-/// The operations of nccl.h, and messages.
-enum class Kind : std::uint8_t {
-  all_reduce,
-  reduce,
-  broadcast,
-  all_gather,
-  reduce_scatter,
-  all_to_all,
-  gather,
-  scatter,
-  send,
-  recv
-};
+/// Which half of a message a call is; none: it is a collective.
+enum class MessageHalf : std::uint8_t { none, send, recv };
 
 /// One operation with its arguments. The caller owns the buffers.
 struct Call {
-  Kind kind;
-  ncclComm_t comm;
-  const void* in;
-  void* out;
-  std::size_t count;  ///< in elements, with the meaning it has in nccl.h
-  DType type;
+  Collective collective = Collective::none;  ///< none: a message
+  MessageHalf half = MessageHalf::none;
+  ncclComm_t comm = nullptr;
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::size_t count = 0;  ///< elements of the region, of each block, or of the message
+  DType type = DType::i8;
   ReduceOp op = {};
   int root = 0;  ///< or the peer of a message
   Numerics numerics = Numerics::inherit;

@@ -5,60 +5,52 @@
 namespace ouro::nccl {
 namespace {
 
-/// Checks what all operations share: the type, the root or peer.
-ncclResult_t check_call(const char* function, ncclComm_t comm, ncclDataType_t type, int root, DType* out) {
-  const auto t = dtype_of(type);
-  if (!t) return invalid_argument(comm, function, "type {} does not exist", static_cast<int>(type));
-  if (root < 0 || root >= comm->size)
-    return invalid_argument(comm, function, "rank {} is not in the communicator; expected 0 to {}", root,
-                            comm->size - 1);
-  *out = *t;
-  return ncclSuccess;
-}
+/// The arguments that every operation of nccl.h has, as the program passed them.
+struct Common {
+  const char* function;
+  ncclComm_t comm;
+  cudaStream_t stream;
+  std::size_t count;
+  ncclDataType_t type;
+};
+/// The operation, and the arguments that not every operation has.
+struct Particular {
+  Collective collective = Collective::none;
+  MessageHalf half = MessageHalf::none;
+  const void* in = nullptr;
+  void* out = nullptr;
+  int root = 0;                        ///< or the peer of a message
+  std::optional<ncclRedOp_t> op = {};  ///< if the collective reduces
+  const ncclCollConfig_t* config = nullptr;
+};
 
-/// Checks the arguments and submits an operation without a reduction.
-ncclResult_t move(const char* function, Kind kind, const void* in, void* out, std::size_t count,
-                  ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream,
-                  const ncclCollConfig_t* options = nullptr) {
-  return told(guarded(comm, function, [&]() -> ncclResult_t {
-    const Entry entry(comm, function, Needs::open);
+/// Checks the arguments and submits the operation.
+ncclResult_t issue(const Common& a, const Particular& p) {
+  return told(guarded(a.comm, a.function, [&]() -> ncclResult_t {
+    const Entry entry(a.comm, a.function, Needs::open);
     if (entry.wrong != ncclSuccess) [[unlikely]]
       return entry.wrong;
-    Call call{kind, comm, in, out, count, DType::i8, {}, root};
-    call.stream = stream;
-    if (const ncclResult_t wrong = check_call(function, comm, type, root, &call.type); wrong != ncclSuccess)
-      return wrong;
-    if (options)
-      if (const ncclResult_t wrong = set_options(function, options, &call); wrong != ncclSuccess)
-        return wrong;
-    return submit(function, call);
+    const auto type = dtype_of(a.type);
+    if (!type)
+      return invalid_argument(a.comm, a.function, "type {} does not exist", static_cast<int>(a.type));
+    if (p.root < 0 || p.root >= a.comm->size)
+      return invalid_argument(a.comm, a.function, "rank {} is not in the communicator; expected 0 to {}",
+                              p.root, a.comm->size - 1);
+    Call call{.collective = p.collective,
+              .half = p.half,
+              .comm = a.comm,
+              .in = p.in,
+              .out = p.out,
+              .count = a.count,
+              .type = *type,
+              .root = p.root,
+              .stream = a.stream};
+    ncclResult_t wrong = ncclSuccess;
+    if (p.op) wrong = set_reduction(a.function, *p.op, a.type, &call);
+    if (wrong == ncclSuccess && p.config) wrong = set_options(a.function, p.config, &call);
+    return wrong == ncclSuccess ? submit(a.function, call) : wrong;
   }));
 }
-
-/// The same for an operation with a reduction.
-ncclResult_t reduce(const char* function, Kind kind, const void* in, void* out, std::size_t count,
-                    ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream,
-                    const ncclCollConfig_t* options = nullptr) {
-  return told(guarded(comm, function, [&]() -> ncclResult_t {
-    const Entry entry(comm, function, Needs::open);
-    if (entry.wrong != ncclSuccess) [[unlikely]]
-      return entry.wrong;
-    Call call{kind, comm, in, out, count, DType::i8, {}, root};
-    call.stream = stream;
-    if (const ncclResult_t wrong = check_call(function, comm, type, root, &call.type); wrong != ncclSuccess)
-      return wrong;
-    if (const ncclResult_t wrong = set_reduction(function, op, type, &call); wrong != ncclSuccess)
-      return wrong;
-    if (options)
-      if (const ncclResult_t wrong = set_options(function, options, &call); wrong != ncclSuccess)
-        return wrong;
-    return submit(function, call);
-  }));
-}
-
-}  // namespace
-
-namespace {
 
 /// `on` is empty, which runs the operation in host mode (R is Status), or a stream, on which the operation is
 /// enqueued or, with an open batch, deferred (R is Result<Work>).
@@ -74,40 +66,43 @@ R hand_over(const Call& c, const On&... on) {
   const CallOptions options{.numerics = c.numerics};
   const auto n = static_cast<std::size_t>(c.comm->size);
   const Device place = sizeof...(on) > 0 && on_gpu(c.comm) ? c.comm->place : Device();
-  const auto in = [&](std::size_t count) { return CView(c.in, count, c.type, place); };
-  const auto out = [&](std::size_t count) { return View(c.out, count, c.type, place); };
-  const bool blocks = c.kind == Kind::all_gather || c.kind == Kind::reduce_scatter ||
-                      c.kind == Kind::all_to_all || c.kind == Kind::gather || c.kind == Kind::scatter;
-  std::size_t all = c.count;
-  if (blocks && __builtin_mul_overflow(c.count, n, &all))
+  const CollectiveTraits traits = traits_of(c.collective);
+  std::size_t all = c.count;  // of one block per rank
+  if (traits.blocks() && __builtin_mul_overflow(c.count, n, &all))
     return invalid(fmt::format("{} elements for each of {} ranks overflow an address", c.count, n));
-  switch (c.kind) {
-    case Kind::all_reduce:
-      return all_reduce(group, in(c.count), out(c.count), op, on..., options);
-    case Kind::reduce:
-      return ouro::reduce(group, in(c.count), out(c.count), op, c.root, on..., options);
-    case Kind::broadcast:
-      return broadcast(group, in(c.count), out(c.count), c.root, on..., options);
-    case Kind::all_gather:
-      return all_gather(group, in(c.count), out(all), on..., options);
-    case Kind::reduce_scatter:
-      return reduce_scatter(group, in(all), out(c.count), op, on..., options);
-    case Kind::all_to_all:
-      return all_to_all(group, in(all), out(all), on..., options);
-    case Kind::gather:
-      return gather(group, in(c.count), out(all), c.root, on..., options);
-    case Kind::scatter:
-      return scatter(group, in(all), out(c.count), c.root, on..., options);
-    case Kind::send:
-      if (c.root != c.comm->rank) c.comm->sent.store(true, std::memory_order_relaxed);
-      return send(group, in(c.count), c.root, 0, on...);
-    case Kind::recv:
-      if constexpr (sizeof...(on) == 0)
-        return recv(group, out(c.count), c.root, 0, RecvOptions{.exact = true}).status();
-      else
-        return recv(group, out(c.count), c.root, 0, on..., RecvOptions{.exact = true});
+  const CView in(c.in, traits.in.many() ? all : c.count, c.type, place);
+  const View out(c.out, traits.out.many() ? all : c.count, c.type, place);
+  if (c.half == MessageHalf::send) {
+    if (c.root != c.comm->rank) c.comm->sent.store(true, std::memory_order_relaxed);
+    return send(group, in, c.root, 0, on...);
   }
-  return invalid("no such operation");
+  if (c.half == MessageHalf::recv) {
+    const RecvOptions exact{.exact = true};
+    if constexpr (sizeof...(on) == 0)
+      return recv(group, out, c.root, 0, exact).status();
+    else
+      return recv(group, out, c.root, 0, on..., exact);
+  }
+  switch (c.collective) {
+    case Collective::all_reduce:
+      return all_reduce(group, in, out, op, on..., options);
+    case Collective::reduce:
+      return reduce(group, in, out, op, c.root, on..., options);
+    case Collective::broadcast:
+      return broadcast(group, in, out, c.root, on..., options);
+    case Collective::all_gather:
+      return all_gather(group, in, out, on..., options);
+    case Collective::reduce_scatter:
+      return reduce_scatter(group, in, out, op, on..., options);
+    case Collective::all_to_all:
+      return all_to_all(group, in, out, on..., options);
+    case Collective::gather:
+      return gather(group, in, out, c.root, on..., options);
+    case Collective::scatter:
+      return scatter(group, in, out, c.root, on..., options);
+    default:
+      return invalid("no such operation");
+  }
 }
 
 }  // namespace
@@ -119,59 +114,60 @@ Result<Work> enqueue_or_defer(const Call& c) { return hand_over<Result<Work>>(c,
 
 using namespace ouro::nccl;
 
-// Defines both forms of a collective: X(name, body, parameters).
-#define OURO_NCCL_COLLECTIVE(name, body, ...)                                              \
-  OURO_NCCL(ncclResult_t, name, __VA_ARGS__, ncclComm_t comm, cudaStream_t stream) {       \
-    constexpr const char* me = "nccl" #name;                                               \
-    constexpr const ncclCollConfig_t* config = nullptr;                                    \
-    return body;                                                                           \
-  }                                                                                        \
-  OURO_NCCL(ncclResult_t, name##Config, __VA_ARGS__, ncclComm_t comm, cudaStream_t stream, \
-            const ncclCollConfig_t* config) {                                              \
-    constexpr const char* me = "nccl" #name "Config";                                      \
-    return body;                                                                           \
+#define OURO_NCCL_PARAMETERS(...) __VA_ARGS__
+// Defines both forms of a collective: X(name, collective, count, (parameters), members of Particular).
+#define OURO_NCCL_COLLECTIVE(name, which, elements, parameters, ...)                                     \
+  OURO_NCCL(ncclResult_t, name, OURO_NCCL_PARAMETERS parameters, ncclComm_t comm, cudaStream_t stream) { \
+    return issue({"nccl" #name, comm, stream, elements, datatype},                                       \
+                 {.collective = Collective::which, .in = sendbuff, .out = recvbuff, __VA_ARGS__});       \
+  }                                                                                                      \
+  OURO_NCCL(ncclResult_t, name##Config, OURO_NCCL_PARAMETERS parameters, ncclComm_t comm,                \
+            cudaStream_t stream, const ncclCollConfig_t* config) {                                       \
+    Particular p{.collective = Collective::which, .in = sendbuff, .out = recvbuff, __VA_ARGS__};         \
+    p.config = config;                                                                                   \
+    return issue({"nccl" #name "Config", comm, stream, elements, datatype}, p);                          \
   }
 
-OURO_NCCL_COLLECTIVE(
-    AllReduce, reduce(me, Kind::all_reduce, sendbuff, recvbuff, count, datatype, op, 0, comm, stream, config),
-    const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op)
-OURO_NCCL_COLLECTIVE(
-    Reduce, reduce(me, Kind::reduce, sendbuff, recvbuff, count, datatype, op, root, comm, stream, config),
-    const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root)
-OURO_NCCL_COLLECTIVE(Broadcast,
-                     move(me, Kind::broadcast, sendbuff, recvbuff, count, datatype, root, comm, stream,
-                          config),
-                     const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root)
-OURO_NCCL_COLLECTIVE(AllGather,
-                     move(me, Kind::all_gather, sendbuff, recvbuff, sendcount, datatype, 0, comm, stream,
-                          config),
-                     const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype)
-OURO_NCCL_COLLECTIVE(ReduceScatter,
-                     reduce(me, Kind::reduce_scatter, sendbuff, recvbuff, recvcount, datatype, op, 0, comm,
-                            stream, config),
-                     const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
-                     ncclRedOp_t op)
-OURO_NCCL_COLLECTIVE(AlltoAll,
-                     move(me, Kind::all_to_all, sendbuff, recvbuff, count, datatype, 0, comm, stream, config),
-                     const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype)
-OURO_NCCL_COLLECTIVE(Gather,
-                     move(me, Kind::gather, sendbuff, recvbuff, count, datatype, root, comm, stream, config),
-                     const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root)
-OURO_NCCL_COLLECTIVE(Scatter,
-                     move(me, Kind::scatter, sendbuff, recvbuff, count, datatype, root, comm, stream, config),
-                     const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root)
+OURO_NCCL_COLLECTIVE(AllReduce, all_reduce, count,
+                     (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                      ncclRedOp_t op),
+                     .op = op)
+OURO_NCCL_COLLECTIVE(Reduce, reduce, count,
+                     (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                      ncclRedOp_t op, int root),
+                     .root = root, .op = op)
+OURO_NCCL_COLLECTIVE(Broadcast, broadcast, count,
+                     (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root),
+                     .root = root)
+OURO_NCCL_COLLECTIVE(AllGather, all_gather, sendcount,
+                     (const void* sendbuff, void* recvbuff, size_t sendcount, ncclDataType_t datatype))
+OURO_NCCL_COLLECTIVE(ReduceScatter, reduce_scatter, recvcount,
+                     (const void* sendbuff, void* recvbuff, size_t recvcount, ncclDataType_t datatype,
+                      ncclRedOp_t op),
+                     .op = op)
+OURO_NCCL_COLLECTIVE(AlltoAll, all_to_all, count,
+                     (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype))
+OURO_NCCL_COLLECTIVE(Gather, gather, count,
+                     (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root),
+                     .root = root)
+OURO_NCCL_COLLECTIVE(Scatter, scatter, count,
+                     (const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype, int root),
+                     .root = root)
 
 OURO_NCCL(ncclResult_t, Bcast, void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
           cudaStream_t stream) {
-  return move("ncclBcast", Kind::broadcast, buff, buff, count, datatype, root, comm, stream);
+  return issue({"ncclBcast", comm, stream, count, datatype},
+               {.collective = Collective::broadcast, .in = buff, .out = buff, .root = root});
 }
 
 OURO_NCCL(ncclResult_t, Send, const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
           ncclComm_t comm, cudaStream_t stream) {
-  return move("ncclSend", Kind::send, sendbuff, nullptr, count, datatype, peer, comm, stream);
+  return issue({"ncclSend", comm, stream, count, datatype},
+               {.half = MessageHalf::send, .in = sendbuff, .root = peer});
 }
 
 OURO_NCCL(ncclResult_t, Recv, void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
           ncclComm_t comm, cudaStream_t stream) {
-  return move("ncclRecv", Kind::recv, nullptr, recvbuff, count, datatype, peer, comm, stream);
+  return issue({"ncclRecv", comm, stream, count, datatype},
+               {.half = MessageHalf::recv, .out = recvbuff, .root = peer});
 }

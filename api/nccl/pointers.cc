@@ -42,40 +42,12 @@ ncclResult_t check(const char* function, const Call& c, const char* which, const
 }  // namespace
 
 ncclResult_t check_pointers(const char* function, const Call& c) {
-  const auto n = static_cast<std::size_t>(c.comm->size);
-  const bool root = c.root == c.comm->rank;
-  std::size_t in = 1, out = 1;  // number of blocks of each buffer
-  switch (c.kind) {
-    case Kind::all_reduce:
-      break;
-    case Kind::reduce:
-      out = root ? 1 : 0;
-      break;
-    case Kind::broadcast:
-      in = root ? 1 : 0;
-      break;
-    case Kind::all_gather:
-      out = n;
-      break;
-    case Kind::reduce_scatter:
-      in = n;
-      break;
-    case Kind::all_to_all:
-      in = out = n;
-      break;
-    case Kind::gather:
-      out = root ? n : 0;
-      break;
-    case Kind::scatter:
-      in = root ? n : 0;
-      break;
-    case Kind::send:
-      out = 0;
-      break;
-    case Kind::recv:
-      in = 0;
-      break;
-  }
+  const CollectiveTraits traits = traits_of(c.collective);
+  const auto blocks = [&](CollectiveTraits::Side side, MessageHalf half) -> std::size_t {
+    if (c.half != MessageHalf::none) return c.half == half ? 1 : 0;
+    return side.counts(c.comm->rank, c.root) ? side.elements(1, c.comm->size) : 0;
+  };
+  const std::size_t in = blocks(traits.in, MessageHalf::send), out = blocks(traits.out, MessageHalf::recv);
   if (const ncclResult_t wrong = check(function, c, "sendbuff", c.in, in, false); wrong != ncclSuccess)
     return wrong;
   return check(function, c, "recvbuff", c.out, out, true);

@@ -1,18 +1,27 @@
 // Element types, and reductions of NCCL and of users. See arguments.h, and nccl.h, section
 // "User-defined reductions".
 #include <cstring>
+#include <type_traits>
 
 #include "api/nccl/arguments.h"
-#include "kernels/arith/floats.h"
+#include "kernels/arith/reduce.h"
 
 namespace ouro::nccl {
 namespace {
 
+/// The factor of a user-defined reduction on elements of type T.
 template <class T>
-T load(const void* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
+ReduceOp premultiplied_by(const void* from) {
+  T factor;
+  std::memcpy(&factor, from, sizeof factor);
+  if constexpr (std::is_integral_v<T>)
+    return ReduceOp::premul(static_cast<std::int64_t>(factor));
+  else if constexpr (arith::Format<T>::kSmall)
+    return ReduceOp::premul(static_cast<double>(arith::widen(factor)));
+  else if constexpr (arith::Format<T>::kFloat)
+    return ReduceOp::premul(static_cast<double>(factor));
+  else
+    return ReduceOp::premul(1.0);  // booleans, which nccl.h lacks
 }
 
 }  // namespace
@@ -28,33 +37,13 @@ std::optional<DType> dtype_of(ncclDataType_t type) {
 
 ReduceOp premultiplied(const void* from, DType type) {
   switch (type) {
-    case DType::i8:
-      return ReduceOp::premul(std::int64_t{load<std::int8_t>(from)});
-    case DType::u8:
-      return ReduceOp::premul(std::int64_t{load<std::uint8_t>(from)});
-    case DType::i32:
-      return ReduceOp::premul(std::int64_t{load<std::int32_t>(from)});
-    case DType::u32:
-      return ReduceOp::premul(std::int64_t{load<std::uint32_t>(from)});
-    case DType::i64:
-      return ReduceOp::premul(load<std::int64_t>(from));
-    case DType::u64:
-      return ReduceOp::premul(static_cast<std::int64_t>(load<std::uint64_t>(from)));
-    case DType::f32:
-      return ReduceOp::premul(static_cast<double>(load<float>(from)));
-    case DType::f64:
-      return ReduceOp::premul(load<double>(from));
-    case DType::f16:
-      return ReduceOp::premul(static_cast<double>(arith::widen(load<arith::Half>(from))));
-    case DType::bf16:
-      return ReduceOp::premul(static_cast<double>(arith::widen(load<arith::BFloat16>(from))));
-    case DType::f8e4m3:
-      return ReduceOp::premul(static_cast<double>(arith::widen(load<arith::F8E4M3>(from))));
-    case DType::f8e5m2:
-      return ReduceOp::premul(static_cast<double>(arith::widen(load<arith::F8E5M2>(from))));
-    default:
-      return ReduceOp::premul(1.0);  // nccl.h has no other types
+#define OURO_X(e, b, n) \
+  case DType::e:        \
+    return premultiplied_by<arith::ElementOf<DType::e>::type>(from);
+    OURO_DTYPES(OURO_X)
+#undef OURO_X
   }
+  return {};
 }
 
 ncclResult_t set_reduction(const char* function, ncclRedOp_t op, ncclDataType_t type, Call* call) {

@@ -5,6 +5,7 @@
 #include "api/src/c_api.h"
 #include "kernels/device/gpu.h"
 #include "runtime/context/context.h"
+#include "runtime/core/collectives.h"
 #include "runtime/group/group.h"
 
 using namespace ouro;
@@ -24,7 +25,6 @@ class Call {
   const Status& status() const { return status_; }
   Group& group() const { return *group_; }
   std::size_t size() const { return static_cast<std::size_t>(group_->size()); }
-  bool at(int root) const { return group_->rank() == root; }
   const CallOptions& options() const { return options_; }
 
   /// A view of `count` elements at `data`; null is an error unless `count` is 0.
@@ -48,14 +48,15 @@ class Call {
     if (out_count == 0 && in_count > 0) o->device = i->device;
     return Buffers{*i, *o};
   }
-  /// size * count, or `invalid` if the size in bytes overflows.
-  Result<std::size_t> all_blocks(std::size_t count) const {
-    std::size_t elements = 0, bytes = 0;
-    if (__builtin_mul_overflow(count, size(), &elements) ||
-        __builtin_mul_overflow(elements, size_of(dtype_), &bytes))
-      return invalid(
-          fmt::format("{}: count {} times {} ranks is more than memory can hold", name_, count, size()));
-    return elements;
+  /// The same for a collective whose regions or blocks have `count` elements.
+  Result<Buffers> buffers(Collective collective, const void* in, void* out, std::size_t count,
+                          int root = 0) const {
+    const CollectiveTraits traits = traits_of(collective);
+    if (traits.blocks()) OURO_TRY(check_all_blocks(count));
+    const auto elements = [&](CollectiveTraits::Side side) {
+      return side.counts(group_->rank(), root) ? side.elements(count, group_->size()) : 0;
+    };
+    return buffers(in, elements(traits.in), out, elements(traits.out));
   }
   Result<std::span<const std::size_t>> counts(const std::size_t* data, const char* what) const {
     OURO_TRY(need(data, name_, what));
@@ -63,6 +64,16 @@ class Call {
   }
 
  private:
+  /// Checks that memory can hold one block per rank.
+  Status check_all_blocks(std::size_t count) const {
+    std::size_t elements = 0, bytes = 0;
+    if (__builtin_mul_overflow(count, size(), &elements) ||
+        __builtin_mul_overflow(elements, size_of(dtype_), &bytes))
+      return invalid(
+          fmt::format("{}: count {} times {} ranks is more than memory can hold", name_, count, size()));
+    return {};
+  }
+
   /// The device of an address. For a null address, the stream's device: a rank with nothing to send or
   /// receive must still join the others' operation.
   Result<Device> device_of(const void* data) const {
@@ -141,7 +152,7 @@ int ouro_all_reduce(ouro_group_t group, const void* in, void* out, size_t count,
   return guarded([&]() -> Status {
     const Call c("all_reduce", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto b = c.buffers(in, count, out, count);
+    const auto b = c.buffers(Collective::all_reduce, in, out, count);
     const auto reduction = reduction_of(op, "all_reduce");
     OURO_TRY(first_error(b, reduction));
     return issue(stream, work, [&](const Stream& s) {
@@ -155,7 +166,7 @@ int ouro_reduce(ouro_group_t group, const void* in, void* out, size_t count, our
   return guarded([&]() -> Status {
     const Call c("reduce", group, dtype, options, stream);
     OURO_TRY(c.status());
-    const auto b = c.buffers(in, count, out, c.at(root) ? count : 0);
+    const auto b = c.buffers(Collective::reduce, in, out, count, root);
     const auto reduction = reduction_of(op, "reduce");
     OURO_TRY(first_error(b, reduction));
     return issue(stream, work, [&](const Stream& s) {
@@ -170,8 +181,7 @@ int ouro_reduce_scatter(ouro_group_t group, const void* in, void* out, size_t co
   return guarded([&]() -> Status {
     const Call c("reduce_scatter", group, dtype, options, stream);
     OURO_TRY(c.status());
-    OURO_ASSIGN(const auto all, c.all_blocks(count));
-    const auto b = c.buffers(in, all, out, count);
+    const auto b = c.buffers(Collective::reduce_scatter, in, out, count);
     const auto reduction = reduction_of(op, "reduce_scatter");
     OURO_TRY(first_error(b, reduction));
     return issue(stream, work, [&](const Stream& s) {
@@ -201,8 +211,7 @@ int ouro_all_gather(ouro_group_t group, const void* in, void* out, size_t count,
   return guarded([&]() -> Status {
     const Call c("all_gather", group, dtype, options, stream);
     OURO_TRY(c.status());
-    OURO_ASSIGN(const auto all, c.all_blocks(count));
-    OURO_ASSIGN(const auto b, c.buffers(in, count, out, all));
+    OURO_ASSIGN(const auto b, c.buffers(Collective::all_gather, in, out, count));
     return issue(stream, work,
                  [&](const Stream& s) { return all_gather(c.group(), b.in, b.out, s, c.options()); });
   });
@@ -225,7 +234,7 @@ int ouro_broadcast(ouro_group_t group, const void* in, void* out, size_t count, 
   return guarded([&]() -> Status {
     const Call c("broadcast", group, dtype, options, stream);
     OURO_TRY(c.status());
-    OURO_ASSIGN(const auto b, c.buffers(in, c.at(root) ? count : 0, out, count));
+    OURO_ASSIGN(const auto b, c.buffers(Collective::broadcast, in, out, count, root));
     return issue(stream, work,
                  [&](const Stream& s) { return broadcast(c.group(), b.in, b.out, root, s, c.options()); });
   });
@@ -236,8 +245,7 @@ int ouro_gather(ouro_group_t group, const void* in, void* out, size_t count, our
   return guarded([&]() -> Status {
     const Call c("gather", group, dtype, options, stream);
     OURO_TRY(c.status());
-    OURO_ASSIGN(const auto all, c.all_blocks(count));
-    OURO_ASSIGN(const auto b, c.buffers(in, count, out, c.at(root) ? all : 0));
+    OURO_ASSIGN(const auto b, c.buffers(Collective::gather, in, out, count, root));
     return issue(stream, work,
                  [&](const Stream& s) { return gather(c.group(), b.in, b.out, root, s, c.options()); });
   });
@@ -248,8 +256,7 @@ int ouro_scatter(ouro_group_t group, const void* in, void* out, size_t count, ou
   return guarded([&]() -> Status {
     const Call c("scatter", group, dtype, options, stream);
     OURO_TRY(c.status());
-    OURO_ASSIGN(const auto all, c.all_blocks(count));
-    OURO_ASSIGN(const auto b, c.buffers(in, c.at(root) ? all : 0, out, count));
+    OURO_ASSIGN(const auto b, c.buffers(Collective::scatter, in, out, count, root));
     return issue(stream, work,
                  [&](const Stream& s) { return scatter(c.group(), b.in, b.out, root, s, c.options()); });
   });
@@ -260,8 +267,7 @@ int ouro_all_to_all(ouro_group_t group, const void* in, void* out, size_t count,
   return guarded([&]() -> Status {
     const Call c("all_to_all", group, dtype, options, stream);
     OURO_TRY(c.status());
-    OURO_ASSIGN(const auto all, c.all_blocks(count));
-    OURO_ASSIGN(const auto b, c.buffers(in, all, out, all));
+    OURO_ASSIGN(const auto b, c.buffers(Collective::all_to_all, in, out, count));
     return issue(stream, work,
                  [&](const Stream& s) { return all_to_all(c.group(), b.in, b.out, s, c.options()); });
   });

@@ -1,6 +1,7 @@
-// Properties of each collective: shapes and owners of its buffers, terms of its result, accepted element
-// types. Read by plans, executors, device code, the verifier and the simulator; a new collective needs a
-// row here.
+// The table of operations: shapes and owners of the buffers of each collective, terms of its result, accepted
+// element types, counts, and how it works in place. Read by the checks of arguments, by plans, executors,
+// device code, the verifier and the simulator. The C interface and libnccl size buffers by it, and
+// tests/checks/doors.py compares the arguments of every interface with it. A new collective needs a row here.
 #pragma once
 #include <cstdint>
 
@@ -9,21 +10,21 @@
 
 namespace ouro {
 
-/// X(collective, shape and owner of the input, shape and owner of the output, terms, elements), in the order
-/// of the enumerators. The values are explained in CollectiveTraits.
+/// X(collective, shape and owner of the input, shape and owner of the output, terms, elements, counts), in
+/// the order of the enumerators. The values are explained in CollectiveTraits.
 // clang-format off
-#define OURO_COLLECTIVES(X)                                         \
-  X(none,           nothing, all,   nothing, all,   none,  any)     \
-  X(all_reduce,     region,  all,   region,  all,   ranks, any)     \
-  X(reduce_scatter, blocks,  all,   block,   all,   ranks, any)     \
-  X(all_gather,     block,   all,   blocks,  all,   none,  any)     \
-  X(broadcast,      region,  root,  region,  all,   none,  any)     \
-  X(reduce,         region,  all,   region,  root,  ranks, any)     \
-  X(gather,         block,   all,   blocks,  root,  none,  any)     \
-  X(scatter,        blocks,  root,  block,   all,   none,  any)     \
-  X(all_to_all,     blocks,  all,   blocks,  all,   none,  any)     \
-  X(barrier,        nothing, all,   nothing, all,   none,  any)     \
-  X(mix,            region,  all,   region,  all,   row,   wide_floats)
+#define OURO_COLLECTIVES(X)                                                    \
+  X(none,           nothing, all,   nothing, all,   none,  any,         one)   \
+  X(all_reduce,     region,  all,   region,  all,   ranks, any,         one)   \
+  X(reduce_scatter, blocks,  all,   block,   all,   ranks, any,         lists) \
+  X(all_gather,     block,   all,   blocks,  all,   none,  any,         lists) \
+  X(broadcast,      region,  root,  region,  all,   none,  any,         one)   \
+  X(reduce,         region,  all,   region,  root,  ranks, any,         one)   \
+  X(gather,         block,   all,   blocks,  root,  none,  any,         one)   \
+  X(scatter,        blocks,  root,  block,   all,   none,  any,         one)   \
+  X(all_to_all,     blocks,  all,   blocks,  all,   none,  any,         lists) \
+  X(barrier,        nothing, all,   nothing, all,   none,  any,         one)   \
+  X(mix,            region,  all,   region,  all,   row,   wide_floats, one)
 // clang-format on
 
 struct CollectiveTraits {
@@ -39,6 +40,12 @@ struct CollectiveTraits {
   enum class Terms : std::uint8_t { none, ranks, row };
   /// The element types on which it is defined: all; floating-point types of 16 bits and more.
   enum class Elements : std::uint8_t { any, wide_floats };
+  /// The counts of a call: one for all blocks; or, in the uneven form (all_gather_v, ...), also a list for
+  /// each side with one block per rank, which holds the elements of each of its blocks.
+  enum class Counts : std::uint8_t { one, lists };
+  /// In place: the only memory that input and output may share. The same buffer; the output is block `rank`
+  /// of the input, or the input is block `rank` of the output; none.
+  enum class InPlace : std::uint8_t { same, block_of_in, block_of_out, none };
 
   struct Side {
     Shape shape = Shape::nothing;
@@ -57,6 +64,7 @@ struct CollectiveTraits {
   Side in, out;
   Terms terms = Terms::none;
   Elements elements = Elements::any;
+  Counts counts = Counts::one;
 
   /// Whether the collective reduces, so that a reduction is part of its calls.
   OURO_HD constexpr bool reduces() const { return terms != Terms::none; }
@@ -70,6 +78,15 @@ struct CollectiveTraits {
   }
   /// Whether any data moves.
   OURO_HD constexpr bool moves() const { return in.shape != Shape::nothing || out.shape != Shape::nothing; }
+  /// Whether there is one block per rank on both sides, so that in the uneven form each rank has counts of
+  /// its own. In other operations all ranks pass the same list.
+  OURO_HD constexpr bool pairs() const { return in.many() && out.many(); }
+  /// Uneven blocks of pairs share nothing: they move in order of arrival, so that one could be overwritten
+  /// before it is sent.
+  constexpr InPlace in_place(bool uneven) const {
+    if (in.shape == out.shape) return uneven ? InPlace::none : InPlace::same;
+    return in.many() ? InPlace::block_of_in : InPlace::block_of_out;
+  }
   constexpr bool takes(DType t) const {
     return elements == Elements::any || (is_float(t) && size_of(t) >= 2);
   }
@@ -79,12 +96,13 @@ struct CollectiveTraits {
 OURO_HD constexpr CollectiveTraits traits_of(Collective c) {
   using Traits = CollectiveTraits;
   switch (c) {
-#define OURO_X(name, in, in_owner, out, out_owner, terms, elements) \
-  case Collective::name:                                            \
-    return {{Traits::Shape::in, Traits::Owner::in_owner},           \
-            {Traits::Shape::out, Traits::Owner::out_owner},         \
-            Traits::Terms::terms,                                   \
-            Traits::Elements::elements};
+#define OURO_X(name, in, in_owner, out, out_owner, terms, elements, counts) \
+  case Collective::name:                                                    \
+    return {{Traits::Shape::in, Traits::Owner::in_owner},                   \
+            {Traits::Shape::out, Traits::Owner::out_owner},                 \
+            Traits::Terms::terms,                                           \
+            Traits::Elements::elements,                                     \
+            Traits::Counts::counts};
     OURO_COLLECTIVES(OURO_X)
 #undef OURO_X
   }

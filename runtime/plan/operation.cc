@@ -39,26 +39,6 @@ Status check_count(const char* who, const char* what, std::size_t found, std::si
   return invalid(fmt::format("{}: {} has {} elements; expected {} ({})", who, what, found, expected, rule));
 }
 
-Result<std::size_t> total(const char* who, const char* what, std::span<const std::size_t> counts, int size) {
-  if (counts.size() != static_cast<std::size_t>(size))
-    return invalid(fmt::format("{}: {} {} for {} ranks", who, counts.size(), what, size));
-  std::size_t sum = 0;
-  for (std::size_t c : counts)
-    if (__builtin_add_overflow(sum, c, &sum)) return invalid(fmt::format("{}: the {} overflow", who, what));
-  return sum;
-}
-
-/// Input and output may overlap only if `legal_in` and `legal_out` are the same address.
-Status check_overlap(const Operation& o, const void* legal_in, const void* legal_out) {
-  const auto i = reinterpret_cast<std::uintptr_t>(o.in.data),
-             j = reinterpret_cast<std::uintptr_t>(o.out.data);
-  if (o.in.bytes() == 0 || o.out.bytes() == 0 || i + o.in.bytes() <= j || j + o.out.bytes() <= i) return {};
-  if (legal_in == legal_out) return {};
-  return invalid(
-      fmt::format("{}: input and output overlap; in place is legal only where they are the same memory",
-                  name(o.collective)));
-}
-
 /// Checks the row of a neighbour collective: neighbours in ascending order, finite weights.
 Status check_row(const Operation& o, int rank, int size) {
   const char* who = name(o.collective);
@@ -86,6 +66,120 @@ Status check_row(const Operation& o, int rank, int size) {
     before = to;
   }
   return {};
+}
+
+/// Checks that all used buffers are valid, on one device and of one type.
+Status check_buffers(const Operation& o, int rank) {
+  const char* who = name(o.collective);
+  const bool reads = o.reads(rank), writes = o.writes(rank);
+  if (reads) OURO_TRY(check_buffer(who, "input", o.in.data, o.in.count, o.in.dtype));
+  if (writes) OURO_TRY(check_buffer(who, "output", o.out.data, o.out.count, o.out.dtype));
+  if (!reads || !writes) return {};
+  if (!(o.in.device == o.out.device))
+    return invalid(fmt::format("{}: the input is on {}, the output on {}; expected both on one device", who,
+                               text(o.in.device), text(o.out.device)));
+  if (o.in.dtype != o.out.dtype)
+    return invalid(fmt::format("{}: input is {}, output is {}", who, name(o.in.dtype), name(o.out.dtype)));
+  return {};
+}
+
+Status check_reduction(const Operation& o) {
+  const char* who = name(o.collective);
+  if (static_cast<int>(o.op.kind) >= kOps)
+    return invalid(fmt::format("{}: reduction {} does not exist", who, static_cast<int>(o.op.kind)));
+  if (!applies(o.op.kind, o.in.dtype))
+    return invalid(fmt::format("{}: {} is not defined on {}", who, name(o.op.kind), name(o.in.dtype)));
+  if (o.op.kind == OpKind::premulsum && !is_float(o.in.dtype) && !o.op.scalar.whole())
+    return invalid(fmt::format("{}: the factor {} of {} elements; expected an integer of 64 bits", who,
+                               o.op.scalar.real, name(o.in.dtype)));
+  return {};
+}
+
+/// Checks the lengths of the buffers if all blocks have one length.
+Status check_lengths(const Operation& o, int rank, int size) {
+  const CollectiveTraits traits = o.traits();
+  const char* who = name(o.collective);
+  const auto n = static_cast<std::size_t>(size);
+  const bool both = o.reads(rank) && o.writes(rank);
+  if (traits.in.shape == traits.out.shape) {
+    if (both) OURO_TRY(check_count(who, "output", o.out.count, o.in.count, "as many as the input"));
+    if (!traits.pairs() || o.in.count % n == 0) return {};
+    return invalid(fmt::format("{}: {} elements cannot be cut into {} equal blocks", who, o.in.count, size));
+  }
+  const bool cuts = traits.in.many();  // else it joins
+  const std::size_t block = cuts ? o.out.count : o.in.count;
+  std::size_t blocks = 0;
+  if (__builtin_mul_overflow(block, n, &blocks) || blocks > kMaxBytes)
+    return invalid(fmt::format("{}: {} elements for each of {} ranks overflow an address", who, block, size));
+  if (!both) return {};
+  return cuts ? check_count(who, "input", o.in.count, blocks, "ranks times the output")
+              : check_count(who, "output", o.out.count, blocks, "ranks times the input");
+}
+
+/// Checks the length of a buffer with one block per rank against the counts of its blocks.
+Status check_blocks(const char* who, const char* buffer, std::size_t count, const char* list,
+                    std::span<const std::size_t> counts, int size) {
+  if (counts.size() != static_cast<std::size_t>(size))
+    return invalid(fmt::format("{}: {} {} for {} ranks", who, counts.size(), list, size));
+  std::size_t sum = 0;
+  for (const std::size_t c : counts)
+    if (__builtin_add_overflow(sum, c, &sum)) return invalid(fmt::format("{}: the {} overflow", who, list));
+  if (count == sum) return {};
+  return invalid(
+      fmt::format("{}: {} has {} elements; expected {} (sum of the {})", who, buffer, count, sum, list));
+}
+
+/// Checks the lengths of the buffers against the lists of counts.
+Status check_uneven_lengths(const Operation& o, int rank, int size) {
+  const CollectiveTraits traits = o.traits();
+  const char* who = name(o.collective);
+  const bool pairs = traits.pairs();
+  if (traits.in.many())
+    OURO_TRY(check_blocks(who, "input", o.in.count, pairs ? "send counts" : "counts", o.in_counts, size));
+  if (traits.out.many())
+    OURO_TRY(
+        check_blocks(who, "output", o.out.count, pairs ? "receive counts" : "counts", o.out_counts, size));
+  const auto own = [&](std::span<const std::size_t> counts) {
+    return counts[static_cast<std::size_t>(rank)];
+  };
+  if (pairs && own(o.in_counts) != own(o.out_counts))
+    return invalid(fmt::format("{}: this rank sends {} elements to itself and expects {}", who,
+                               own(o.in_counts), own(o.out_counts)));
+  if (pairs) return {};
+  return traits.in.many() ? check_count(who, "output", o.out.count, own(o.in_counts), "this rank's count")
+                          : check_count(who, "input", o.in.count, own(o.out_counts), "this rank's count");
+}
+
+/// Checks that input and output share no memory, except in place.
+Status check_overlap(const Operation& o, int rank) {
+  if (!o.reads(rank) || !o.writes(rank)) return {};
+  const auto in = reinterpret_cast<std::uintptr_t>(o.in.data),
+             out = reinterpret_cast<std::uintptr_t>(o.out.data);
+  const std::size_t read = o.in.bytes(), written = o.out.bytes();
+  if (read == 0 || written == 0 || in + read <= out || out + written <= in) return {};
+  // Bytes before this rank's block in the buffer that has one block per rank.
+  const auto before = [&](std::size_t block) {
+    if (!o.uneven) return static_cast<std::size_t>(rank) * block;
+    const auto counts = o.shared_counts().first(static_cast<std::size_t>(rank));
+    return std::accumulate(counts.begin(), counts.end(), std::size_t{0}) * size_of(o.in.dtype);
+  };
+  using InPlace = CollectiveTraits::InPlace;
+  switch (o.traits().in_place(o.uneven)) {
+    case InPlace::same:
+      if (in == out) return {};
+      break;
+    case InPlace::block_of_in:
+      if (in + before(written) == out) return {};
+      break;
+    case InPlace::block_of_out:
+      if (out + before(read) == in) return {};
+      break;
+    case InPlace::none:
+      break;
+  }
+  return invalid(
+      fmt::format("{}: input and output overlap; in place is legal only where they are the same memory",
+                  name(o.collective)));
 }
 
 }  // namespace
@@ -121,8 +215,7 @@ FusedOperation::FusedOperation(std::span<const Operation* const> operations, int
 bool fusible(const Operation& a, const Operation& b, int rank, int size) {
   constexpr std::size_t kMost = 128 << 10;  // bytes; a larger operation deserves an algorithm of its own
   const auto alone = [&](const Operation& o) {
-    return (o.collective != Collective::all_reduce && o.collective != Collective::broadcast &&
-            o.collective != Collective::reduce) ||
+    return o.traits().in.shape != CollectiveTraits::Shape::region || o.traits().neighbours() ||
            !o.algorithm.empty() || on_device(o) || o.op.kind == OpKind::premulsum ||
            moves_nothing(o, rank, size) || unit_count(o, rank, size) * size_of(o.dtype(rank)) > kMost;
   };
@@ -178,8 +271,8 @@ std::size_t unit_count(const Operation& o, int rank, int size) {
 bool moves_nothing(const Operation& o, int rank, int size) {
   if (o.collective == Collective::barrier) return false;
   if (!o.uneven) return unit_count(o, rank, size) == 0;
-  if (o.collective == Collective::all_to_all) return false;  // the counts of other ranks are not known here
-  const auto& counts = o.collective == Collective::all_gather ? o.out_counts : o.in_counts;
+  if (o.uneven_pairs()) return false;  // the counts of other ranks are not known here
+  const auto counts = o.shared_counts();
   return std::accumulate(counts.begin(), counts.end(), std::size_t{0}) == 0;
 }
 
@@ -194,10 +287,7 @@ Signature signature(const Operation& o, int rank, int size, bool canonical, int 
       (canonical && o.reduces() ? Signature::kCanonical : 0) | (o.uneven ? Signature::kUneven : 0) |
       (o.segments.empty() ? 0 : Signature::kFused) | algorithm << Signature::kAlgorithmShift);
   std::uint64_t count = unit_count(o, rank, size);
-  if (o.uneven)
-    count = o.collective == Collective::all_to_all
-                ? 0
-                : hash(o.collective == Collective::all_gather ? o.out_counts : o.in_counts);
+  if (o.uneven) count = o.uneven_pairs() ? 0 : hash(o.shared_counts());
   if (!o.segments.empty()) {
     std::vector<std::size_t> counts;
     for (const Segment& s : o.segments) counts.push_back(s.count);
@@ -208,115 +298,24 @@ Signature signature(const Operation& o, int rank, int size, bool canonical, int 
 }
 
 Status check(const Operation& o, int rank, int size) {
-  const auto n = static_cast<std::size_t>(size);
+  const CollectiveTraits traits = o.traits();
   const char* who = name(o.collective);
   if (o.numerics > Numerics::canonical)
     return invalid(
         fmt::format("{}: numerics {}; expected one of Numerics", who, static_cast<int>(o.numerics)));
-  if (o.collective == Collective::barrier) return {};
+  if (!traits.moves()) return o.collective == Collective::barrier ? Status() : invalid("no collective");
   if (o.root < 0 || o.root >= size)
     return invalid(fmt::format("{}: root {} is not a rank of the group (0..{})", who, o.root, size - 1));
-  const bool reads = o.reads(rank), writes = o.writes(rank);
-  if (reads) OURO_TRY(check_buffer(who, "input", o.in.data, o.in.count, o.in.dtype));
-  if (writes) OURO_TRY(check_buffer(who, "output", o.out.data, o.out.count, o.out.dtype));
-  if (reads && writes && !(o.in.device == o.out.device))
-    return invalid(fmt::format("{}: the input is on {}, the output on {}; expected both on one device", who,
-                               text(o.in.device), text(o.out.device)));
-  if (reads && writes && o.in.dtype != o.out.dtype)
-    return invalid(fmt::format("{}: input is {}, output is {}", who, name(o.in.dtype), name(o.out.dtype)));
-  if (o.reduces()) {
-    if (static_cast<int>(o.op.kind) >= kOps)
-      return invalid(fmt::format("{}: reduction {} does not exist", who, static_cast<int>(o.op.kind)));
-    if (!applies(o.op.kind, o.in.dtype))
-      return invalid(fmt::format("{}: {} is not defined on {}", who, name(o.op.kind), name(o.in.dtype)));
-    if (o.op.kind == OpKind::premulsum && !is_float(o.in.dtype) && !o.op.scalar.whole())
-      return invalid(fmt::format("{}: the factor {} of {} elements; expected an integer of 64 bits", who,
-                                 o.op.scalar.real, name(o.in.dtype)));
-  }
-  const auto* in = static_cast<const std::byte*>(o.in.data);
-  const auto* out = static_cast<const std::byte*>(o.out.data);
-  const auto times = [&](std::size_t count, std::size_t* product) {
-    if (__builtin_mul_overflow(count, n, product) || *product > kMaxBytes)
-      return invalid(
-          fmt::format("{}: {} elements for each of {} ranks overflow an address", who, count, size));
-    return Status{};
-  };
-  std::size_t expected = 0;
-  if (o.traits().neighbours()) OURO_TRY(check_row(o, rank, size));
-  if (reads && !o.traits().takes(o.in.dtype))
+  OURO_TRY(check_buffers(o, rank));
+  if (traits.reduces()) OURO_TRY(check_reduction(o));
+  if (traits.neighbours()) OURO_TRY(check_row(o, rank, size));
+  if (o.reads(rank) && !traits.takes(o.in.dtype))
     return invalid(fmt::format("{}: it is not defined on {}; expected half, bfloat16, float or double", who,
                                name(o.in.dtype)));
-  if (o.traits().in.shape == CollectiveTraits::Shape::region) {
-    if (!reads || !writes) return {};
-    OURO_TRY(check_count(who, "output", o.out.count, o.in.count, "as many as the input"));
-    return check_overlap(o, in, out);
-  }
-  switch (o.collective) {
-    case Collective::reduce_scatter: {
-      std::size_t before = 0;
-      if (o.uneven) {
-        auto sum = total(who, "counts", o.in_counts, size);
-        if (!sum.ok()) return sum.status();
-        OURO_TRY(check_count(who, "input", o.in.count, *sum, "sum of the counts"));
-        OURO_TRY(check_count(who, "output", o.out.count, o.in_counts[static_cast<std::size_t>(rank)],
-                             "this rank's count"));
-        before = std::accumulate(o.in_counts.begin(), o.in_counts.begin() + rank, std::size_t{0});
-      } else {
-        OURO_TRY(times(o.out.count, &expected));
-        OURO_TRY(check_count(who, "input", o.in.count, expected, "ranks times the output"));
-        before = static_cast<std::size_t>(rank) * o.out.count;
-      }
-      return check_overlap(o, in + before * size_of(o.in.dtype), out);
-    }
-    case Collective::all_gather: {
-      std::size_t before = 0;
-      if (o.uneven) {
-        auto sum = total(who, "counts", o.out_counts, size);
-        if (!sum.ok()) return sum.status();
-        OURO_TRY(check_count(who, "output", o.out.count, *sum, "sum of the counts"));
-        OURO_TRY(check_count(who, "input", o.in.count, o.out_counts[static_cast<std::size_t>(rank)],
-                             "this rank's count"));
-        before = std::accumulate(o.out_counts.begin(), o.out_counts.begin() + rank, std::size_t{0});
-      } else {
-        OURO_TRY(times(o.in.count, &expected));
-        OURO_TRY(check_count(who, "output", o.out.count, expected, "ranks times the input"));
-        before = static_cast<std::size_t>(rank) * o.in.count;
-      }
-      return check_overlap(o, in, out + before * size_of(o.in.dtype));
-    }
-    case Collective::gather:
-      OURO_TRY(times(o.in.count, &expected));
-      if (!writes) return {};
-      OURO_TRY(check_count(who, "output", o.out.count, expected, "ranks times the input"));
-      return check_overlap(o, in, out + static_cast<std::size_t>(rank) * o.in.bytes());
-    case Collective::scatter:
-      OURO_TRY(times(o.out.count, &expected));
-      if (!reads) return {};
-      OURO_TRY(check_count(who, "input", o.in.count, expected, "ranks times the output"));
-      return check_overlap(o, in + static_cast<std::size_t>(rank) * o.out.bytes(), out);
-    case Collective::all_to_all:
-      if (o.uneven) {
-        auto sent = total(who, "send counts", o.in_counts, size),
-             received = total(who, "receive counts", o.out_counts, size);
-        if (!sent.ok()) return sent.status();
-        if (!received.ok()) return received.status();
-        OURO_TRY(check_count(who, "input", o.in.count, *sent, "sum of the send counts"));
-        OURO_TRY(check_count(who, "output", o.out.count, *received, "sum of the receive counts"));
-        if (o.in_counts[static_cast<std::size_t>(rank)] != o.out_counts[static_cast<std::size_t>(rank)])
-          return invalid(fmt::format("all_to_all: this rank sends {} elements to itself and expects {}",
-                                     o.in_counts[static_cast<std::size_t>(rank)],
-                                     o.out_counts[static_cast<std::size_t>(rank)]));
-        // Blocks move in order of arrival, so an aliased block could be overwritten before it has been sent.
-        return check_overlap(o, in, nullptr);
-      }
-      OURO_TRY(check_count(who, "output", o.out.count, o.in.count, "as many as the input"));
-      if (o.in.count % n != 0)
-        return invalid(
-            fmt::format("all_to_all: {} elements cannot be cut into {} equal blocks", o.in.count, size));
-      return check_overlap(o, in, out);
-    default:
-      return invalid("no collective");
-  }
+  if (o.uneven && traits.counts != CollectiveTraits::Counts::lists)
+    return invalid(fmt::format("{}: its blocks cannot be uneven", who));
+  OURO_TRY(o.uneven ? check_uneven_lengths(o, rank, size) : check_lengths(o, rank, size));
+  return check_overlap(o, rank);
 }
 
 }  // namespace ouro::rt

@@ -59,6 +59,10 @@ struct Operation {
   bool names_algorithm() const { return !algorithm.empty() && algorithm != kByRules; }
   /// Whether chunks of flows are blocks, rather than pieces of one divisible region.
   bool blocks() const { return traits().blocks(); }
+  /// Whether each rank knows the counts of its own blocks only: an uneven all_to_all.
+  bool uneven_pairs() const { return uneven && traits().pairs(); }
+  /// In the other uneven operations, the list of counts that all ranks pass.
+  std::span<const std::size_t> shared_counts() const { return traits().in.many() ? in_counts : out_counts; }
   /// Whether the input, or the output, of a rank is used: in rooted operations it may be the root's alone.
   bool reads(int rank) const { return traits().in.counts(rank, root); }
   bool writes(int rank) const { return traits().out.counts(rank, root); }

@@ -60,8 +60,8 @@ std::size_t unit_bytes(const Operation& o, int rank, int size) {
   std::size_t count = 0;
   if (!o.uneven) {
     count = unit_count(o, rank, size);
-  } else if (o.collective != Collective::all_to_all) {
-    const auto& counts = o.collective == Collective::all_gather ? o.out_counts : o.in_counts;
+  } else if (!o.uneven_pairs()) {
+    const auto counts = o.shared_counts();
     count = counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());
   }
   return count * size_of(o.dtype(rank));
@@ -86,8 +86,7 @@ const char* Selector::obstacle(const Operation& o, std::size_t bytes, bool canon
   if (a.in_line && bytes > Arrival::kInline) return "more than 56 bytes do not fit into an arrival record";
   // Staging buffers need equal pieces and the same number of rounds on all ranks, which uneven pairs do not
   // have. Flows by reference compute the position of a peer's block from the size of their own.
-  if (o.uneven && (a.by_reference || (a.staging && o.collective == Collective::all_to_all)))
-    return "its blocks are uneven";
+  if (o.uneven && (a.by_reference || (a.staging && o.uneven_pairs()))) return "its blocks are uneven";
   return nullptr;
 }
 
