@@ -119,11 +119,11 @@ using namespace ouro::nccl;
 #define OURO_NCCL_COLLECTIVE(name, which, elements, parameters, ...)                                     \
   OURO_NCCL(ncclResult_t, name, OURO_NCCL_PARAMETERS parameters, ncclComm_t comm, cudaStream_t stream) { \
     return issue({"nccl" #name, comm, stream, elements, datatype},                                       \
-                 {.collective = Collective::which, .in = sendbuff, .out = recvbuff, __VA_ARGS__});       \
+                 {.collective = ouro::Collective::which, .in = sendbuff, .out = recvbuff, __VA_ARGS__}); \
   }                                                                                                      \
   OURO_NCCL(ncclResult_t, name##Config, OURO_NCCL_PARAMETERS parameters, ncclComm_t comm,                \
             cudaStream_t stream, const ncclCollConfig_t* config) {                                       \
-    Particular p{.collective = Collective::which, .in = sendbuff, .out = recvbuff, __VA_ARGS__};         \
+    Particular p{.collective = ouro::Collective::which, .in = sendbuff, .out = recvbuff, __VA_ARGS__};   \
     p.config = config;                                                                                   \
     return issue({"nccl" #name "Config", comm, stream, elements, datatype}, p);                          \
   }
@@ -157,7 +157,7 @@ OURO_NCCL_COLLECTIVE(Scatter, scatter, count,
 OURO_NCCL(ncclResult_t, Bcast, void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
           cudaStream_t stream) {
   return issue({"ncclBcast", comm, stream, count, datatype},
-               {.collective = Collective::broadcast, .in = buff, .out = buff, .root = root});
+               {.collective = ouro::Collective::broadcast, .in = buff, .out = buff, .root = root});
 }
 
 OURO_NCCL(ncclResult_t, Send, const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,

@@ -69,6 +69,25 @@ TEST(CollectiveTraits, Elements) {
   EXPECT_EQ(picky, (Set{mix}));
 }
 
+TEST(CollectiveTraits, Counts) {
+  EXPECT_EQ(those([](auto t) { return t.counts == CollectiveTraits::Counts::lists; }),
+            (Set{reduce_scatter, all_gather, all_to_all}));
+  EXPECT_EQ(those([](auto t) { return t.pairs(); }), (Set{all_to_all}));
+}
+
+TEST(CollectiveTraits, InPlace) {
+  using InPlace = CollectiveTraits::InPlace;
+  const auto at = [](InPlace p, bool uneven) {
+    return those([=](auto t) { return t.moves() && t.in_place(uneven) == p; });
+  };
+  EXPECT_EQ(at(InPlace::same, false), (Set{all_reduce, broadcast, reduce, all_to_all, mix}));
+  for (const bool uneven : {false, true}) {
+    EXPECT_EQ(at(InPlace::block_of_in, uneven), (Set{reduce_scatter, scatter}));
+    EXPECT_EQ(at(InPlace::block_of_out, uneven), (Set{all_gather, gather}));
+  }
+  EXPECT_EQ(traits_of(all_to_all).in_place(true), InPlace::none);
+}
+
 TEST(CollectiveTraits, ElementCounts) {
   for (const Collective c : everything()) {
     const auto in = traits_of(c).in, out = traits_of(c).out;
