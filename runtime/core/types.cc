@@ -10,16 +10,19 @@
 namespace ouro {
 namespace {
 
+// clang-format off
 constexpr std::pair<std::string_view, DType> kDTypeAliases[] = {
-    {"char", DType::i8},         {"i8", DType::i8},           {"u8", DType::u8},
-    {"byte", DType::u8},         {"short", DType::i16},       {"i16", DType::i16},
-    {"u16", DType::u16},         {"int", DType::i32},         {"i32", DType::i32},
-    {"u32", DType::u32},         {"i64", DType::i64},         {"u64", DType::u64},
-    {"f16", DType::f16},         {"float16", DType::f16},     {"f32", DType::f32},
-    {"float32", DType::f32},     {"f64", DType::f64},         {"float64", DType::f64},
-    {"bf16", DType::bf16},       {"fp8_e4m3", DType::f8e4m3}, {"fp8_e5m2", DType::f8e5m2},
+    {"char", DType::i8},      {"i8", DType::i8},        {"byte", DType::u8},     {"u8", DType::u8},
+    {"short", DType::i16},    {"i16", DType::i16},      {"u16", DType::u16},
+    {"int", DType::i32},      {"i32", DType::i32},      {"u32", DType::u32},
+    {"i64", DType::i64},      {"u64", DType::u64},
+    {"float16", DType::f16},  {"f16", DType::f16},      {"bf16", DType::bf16},
+    {"float32", DType::f32},  {"f32", DType::f32},      {"float64", DType::f64}, {"f64", DType::f64},
+    {"fp8_e4m3", DType::f8e4m3}, {"float8_e4m3fn", DType::f8e4m3},
+    {"fp8_e5m2", DType::f8e5m2}, {"float8_e5m2", DType::f8e5m2},
     {"boolean", DType::boolean},
 };
+// clang-format on
 
 constexpr std::pair<std::string_view, OpKind> kOpAliases[] = {
     {"product", OpKind::prod},

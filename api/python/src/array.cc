@@ -78,11 +78,8 @@ std::optional<DType> extended_dtype(nb::handle object) {
   nb::object dtype = nb::getattr(object, "dtype", nb::none());
   nb::object name = nb::getattr(dtype, "name", nb::none());
   if (!nb::isinstance<nb::str>(name)) return std::nullopt;
-  const std::string_view text = nb::cast<const char*>(name);
-  if (text == "bfloat16") return DType::bf16;
-  if (text == "float8_e4m3fn") return DType::f8e4m3;
-  if (text == "float8_e5m2") return DType::f8e5m2;
-  return std::nullopt;
+  const auto type = parse_dtype(nb::cast<const char*>(name));
+  return type == DType::bf16 || type == DType::f8e4m3 || type == DType::f8e5m2 ? type : std::nullopt;
 }
 
 }  // namespace

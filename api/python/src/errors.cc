@@ -75,11 +75,6 @@ Numerics numerics(std::optional<std::string> name) {
 
 DType dtype_of(const std::string& name) {
   if (const auto t = parse_dtype(name)) return *t;
-  if (name == "float16") return DType::f16;
-  if (name == "float32") return DType::f32;
-  if (name == "float64") return DType::f64;
-  if (name == "float8_e4m3fn") return DType::f8e4m3;
-  if (name == "float8_e5m2") return DType::f8e5m2;
   throw nb::value_error(("dtype: '" + name + "' is not an element type of ouro").c_str());
 }
 

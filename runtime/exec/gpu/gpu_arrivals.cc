@@ -18,9 +18,7 @@ constexpr std::uint64_t kWordsOf = 0x6770752d626f6172, kStopOf = 0x6770752d73746
 constexpr std::size_t kStopBytes = 4096;
 constexpr const char* kDetector = "gpu arrival record";
 
-bool pairs_are_told(const Operation& op, int n) {
-  return op.uneven && op.collective == Collective::all_to_all && n <= GpuArrival::kPairs;
-}
+bool pairs_are_told(const Operation& op, int n) { return op.uneven_pairs() && n <= GpuArrival::kPairs; }
 std::uint64_t block_key(const GpuTeam& team, int owner) {
   return team.key ^ (kStopOf + static_cast<std::uint64_t>(owner));
 }

@@ -136,7 +136,7 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
     case GpuPath::alone:
       return t.ranks == 1 ? nullptr : "the group has several ranks";
     case GpuPath::leader: {
-      const bool pairs = op.uneven && op.collective == Collective::all_to_all;
+      const bool pairs = op.uneven_pairs();
       if (!t.one) return "its ranks have different GPUs";
       if (t.ranks > gpu::FusedArgs::kMaxRanks) return "its kernel serves at most 32 ranks";
       static_assert(gpu::FusedArgs::kMaxRanks == 32 && gpu::FusedArgs::kMaxUnevenPairs == 8);
@@ -201,7 +201,7 @@ bool GpuPathChooser::resident_has_numbers(const Operation& op, const Choice& cho
   constexpr std::uint64_t kAlways = std::uint64_t{1} << 32;  // whatever the flow and the layout
   // In an uneven all_to_all a rank does not know the lengths of others, and all have to choose the same path.
   // Device memory is too small for blocks that have more chunks over links than a launch can number.
-  if (op.uneven && op.collective == Collective::all_to_all) return true;
+  if (op.uneven_pairs()) return true;
   const std::uint64_t count = resident_count(op, rank_, topology_.ranks);
   if (count <= kAlways) return true;
   const auto layout = gpu::resident_layout(resident_sizes(topology_.ranks, topology_.channels));

@@ -50,7 +50,7 @@ Algorithm resident_algorithm(const Operation& op, std::size_t bytes) {
 }
 
 bool resident_by_pointer(const Operation& op, std::size_t bytes) {
-  if (op.uneven && op.collective == Collective::all_to_all) return true;  // no rank knows the size
+  if (op.uneven_pairs()) return true;  // no rank knows the size
   switch (op.collective) {
     case Collective::all_reduce:
     case Collective::reduce_scatter:

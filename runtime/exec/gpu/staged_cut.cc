@@ -12,7 +12,7 @@ StagedCut::StagedCut(const Operation& op, int rank, int size) {
   const CollectiveTraits traits = op.traits();
   const auto n = static_cast<std::size_t>(size);
   if (size < 2 || traits.neighbours() || !traits.moves() || !op.segments.empty()) return;
-  if (op.uneven && op.collective == Collective::all_to_all) return;
+  if (op.uneven_pairs()) return;
   const std::size_t blocks = traits.blocks() ? n : 1;
   elem = size_of(op.dtype(rank));
   total = unit_count(op, rank, size);

@@ -81,7 +81,7 @@ class StreamFlow {
         sent_(static_cast<std::size_t>(team_.size)),
         received_(static_cast<std::size_t>(team_.size)) {
     elem_ = wire_.element;
-    pairs_ = op_.uneven && op_.collective == Collective::all_to_all;
+    pairs_ = op_.uneven_pairs();
   }
 
   template <class Flow>

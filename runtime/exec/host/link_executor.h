@@ -8,10 +8,7 @@ namespace ouro::rt {
 class LinkExecutor {
  public:
   LinkExecutor(HostResources& h, InFlight& f, const FlowPlan& flow)
-      : chunks(f, flow, h.scratch),
-        h_(h),
-        f_(f),
-        pairs_(chunks.op.uneven && chunks.op.collective == Collective::all_to_all) {}
+      : chunks(f, flow, h.scratch), h_(h), f_(f), pairs_(chunks.op.uneven_pairs()) {}
   Chunks chunks;
 
   Status begin(const InFlight&) { return h_.wiring.need_links(); }

@@ -143,9 +143,12 @@ TEST(Types, NamesAndParsersAgree) {
 
 TEST(Types, OtherSpellingsAreUnderstood) {
   const std::pair<const char*, DType> same[] = {
-      {"char", DType::i8},     {"float32", DType::f32}, {"f32", DType::f32},
-      {"float16", DType::f16}, {"bf16", DType::bf16},   {"float64", DType::f64},
-      {"f64", DType::f64},     {"int", DType::i32},     {"i64", DType::i64}};
+      {"char", DType::i8},           {"float32", DType::f32},
+      {"f32", DType::f32},           {"float16", DType::f16},
+      {"bf16", DType::bf16},         {"float64", DType::f64},
+      {"f64", DType::f64},           {"int", DType::i32},
+      {"i64", DType::i64},           {"float8_e4m3fn", DType::f8e4m3},
+      {"float8_e5m2", DType::f8e5m2}};
   for (const auto& [text, type] : same) EXPECT_EQ(parse_dtype(text), type) << text;
   EXPECT_EQ(parse_op("premulsum"), OpKind::premulsum);
   EXPECT_EQ(parse_dtype("quaternion"), std::nullopt);
