@@ -20,7 +20,7 @@ Result<std::size_t> check_call(Group& group, const Call& c, OpKind op, bool in_p
                                std::uint64_t seed, const std::function<Status()>& perform,
                                const Mover& mover) {
   const int rank = group.rank(), n = group.size();
-  const OpKind* reduction = info(c.kind).reduces ? &op : nullptr;
+  const OpKind* reduction = info(c.kind).reduces() ? &op : nullptr;
   const std::size_t width = size_of(c.dtype), in_bytes = c.shape.in * width;
   const Tile mine = Tile::input(c.dtype, reduction, rank, n, seed);
   const auto* there = static_cast<const std::byte*>(c.in);

@@ -306,7 +306,7 @@ class CommandLine {
       std::erase_if(o_.dtypes, [](DType t) { return !averages(t); });
     auto ops = parse_ops(op_);
     if (!ops) return ops.status();
-    if (info(o_.kind).reduces)
+    if (info(o_.kind).reduces())
       o_.ops = std::move(*ops);
     else if (op_flag_->count() > 0 && op_ != "sum" && op_ != "all")  // all: every operation that exists
       return invalid(fmt::format("-o {}: {} does not reduce", op_, info(o_.kind).name));
@@ -323,7 +323,7 @@ class CommandLine {
     } else {
       o_.root.reset();
     }
-    if (!info(o_.kind).rooted && root_flag_->count() > 0 && o_.root != 0 && root_ != "all")
+    if (!info(o_.kind).rooted() && root_flag_->count() > 0 && o_.root != 0 && root_ != "all")
       return invalid(fmt::format("-r {}: {} has no root", root_, info(o_.kind).name));
     return {};
   }

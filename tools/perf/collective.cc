@@ -8,15 +8,15 @@ namespace ouro::perf {
 namespace {
 
 constexpr KindInfo kKinds[] = {
-    {Kind::all_reduce, "all_reduce", "all_reduce_perf", Collective::all_reduce, true, false},
-    {Kind::reduce, "reduce", "reduce_perf", Collective::reduce, true, true},
-    {Kind::reduce_scatter, "reduce_scatter", "reduce_scatter_perf", Collective::reduce_scatter, true, false},
-    {Kind::all_gather, "all_gather", "all_gather_perf", Collective::all_gather, false, false},
-    {Kind::broadcast, "broadcast", "broadcast_perf", Collective::broadcast, false, true},
-    {Kind::gather, "gather", "gather_perf", Collective::gather, false, true},
-    {Kind::scatter, "scatter", "scatter_perf", Collective::scatter, false, true},
-    {Kind::alltoall, "alltoall", "alltoall_perf", Collective::all_to_all, false, false},
-    {Kind::sendrecv, "sendrecv", "sendrecv_perf", Collective::none, false, false},
+    {Kind::all_reduce, "all_reduce", "all_reduce_perf", Collective::all_reduce},
+    {Kind::reduce, "reduce", "reduce_perf", Collective::reduce},
+    {Kind::reduce_scatter, "reduce_scatter", "reduce_scatter_perf", Collective::reduce_scatter},
+    {Kind::all_gather, "all_gather", "all_gather_perf", Collective::all_gather},
+    {Kind::broadcast, "broadcast", "broadcast_perf", Collective::broadcast},
+    {Kind::gather, "gather", "gather_perf", Collective::gather},
+    {Kind::scatter, "scatter", "scatter_perf", Collective::scatter},
+    {Kind::alltoall, "alltoall", "alltoall_perf", Collective::all_to_all},
+    {Kind::sendrecv, "sendrecv", "sendrecv_perf", Collective::none},
 };
 
 }  // namespace
@@ -34,27 +34,12 @@ std::optional<Kind> parse_kind(std::string_view text) {
 }
 
 Layout layout(Kind kind, std::size_t size, std::size_t element_bytes, int ranks) {
+  const CollectiveTraits traits = traits_of(info(kind).collective);
   const std::size_t whole = size / element_bytes, n = static_cast<std::size_t>(ranks), part = whole / n;
   Layout l;
-  switch (kind) {
-    case Kind::all_reduce:
-    case Kind::reduce:
-    case Kind::broadcast:
-    case Kind::sendrecv:
-      l = {whole, whole, whole, 0};
-      break;
-    case Kind::reduce_scatter:
-    case Kind::scatter:
-      l = {part, part * n, part, 0};
-      break;
-    case Kind::all_gather:
-    case Kind::gather:
-      l = {part, part, part * n, 0};
-      break;
-    case Kind::alltoall:
-      l = {part, part * n, part * n, 0};
-      break;
-  }
+  l.count = traits.blocks() ? part : whole;
+  l.in = traits.in.many() ? part * n : l.count;
+  l.out = traits.out.many() ? part * n : l.count;
   l.bytes = std::max(l.in, l.out) * element_bytes;
   return l;
 }

@@ -1,11 +1,12 @@
-// What ouro-perf can time: the collectives with their names, shapes and bandwidth factors. Used by every file
-// of ouro-perf and by its tests.
+// What ouro-perf can time: the collectives with their names and bandwidth factors. Used by every file of
+// ouro-perf and by its tests.
 #pragma once
 #include <cstddef>
 #include <optional>
 #include <span>
 #include <string_view>
 
+#include "runtime/core/collectives.h"
 #include "runtime/core/types.h"
 
 namespace ouro::perf {
@@ -24,11 +25,11 @@ enum class Kind {
 
 struct KindInfo {
   Kind kind;
-  const char* name;     ///< first argument of ouro-perf
-  const char* program;  ///< name of the installed program that times only this collective
-  Collective collective;
-  bool reduces;
-  bool rooted;
+  const char* name;       ///< first argument of ouro-perf
+  const char* program;    ///< name of the installed program that times only this collective
+  Collective collective;  ///< none: a message
+  bool reduces() const { return traits_of(collective).reduces(); }
+  bool rooted() const { return traits_of(collective).rooted(); }
 };
 
 std::span<const KindInfo> all_kinds();

@@ -255,8 +255,8 @@ Result<Row> Bench::row(std::size_t size, DType t, OpKind op, int root) {
   r.size = call.shape.bytes;
   r.count = call.shape.count;
   r.type = name(t);
-  if (k.reduces) r.redop = name(op);
-  if (k.rooted) r.root = root;
+  if (k.reduces()) r.redop = name(op);
+  if (k.rooted()) r.root = root;
   auto out_of_place = half(call, op, false);
   if (!out_of_place) return out_of_place.status();
   r.out_of_place = *out_of_place;

@@ -226,7 +226,7 @@ Status validate(const Options& o) {
   if (o.iteration_stats && o.skip_samples >= o.iters)
     return invalid(fmt::format("-K {} leaves no sample of -n {}", o.skip_samples, o.iters));
   if (!o.iteration_stats && o.skip_samples > 0) return invalid("-K skips samples of -I 1; give -I 1 as well");
-  if (k.reduces) {
+  if (k.reduces()) {
     for (const OpKind op : o.ops)
       for (const DType t : o.dtypes)
         if (o.ops.size() == 1 && o.dtypes.size() == 1 && !applies(op, t))

@@ -197,14 +197,14 @@ Status RankProgram::run_aggregations() {
 Status RankProgram::run_table() {
   if (aggregation_) return run_aggregations();
   const KindInfo& k = info(options_.kind);
-  const std::vector<OpKind> ops = k.reduces ? options_.ops : std::vector{OpKind::sum};
+  const std::vector<OpKind> ops = k.reduces() ? options_.ops : std::vector{OpKind::sum};
   const int first_root = options_.root.value_or(0);
-  const int last_root = options_.root || !k.rooted ? first_root : least_group_size_ - 1;
+  const int last_root = options_.root || !k.rooted() ? first_root : least_group_size_ - 1;
   for (int cycle = 0; cycle < options_.cycles; ++cycle)
     for (const DType t : options_.dtypes)
       for (const OpKind op : ops) {
         // Occurs only with `all`: a single pair was checked at the start.
-        if (k.reduces && !applies(op, t)) continue;
+        if (k.reduces() && !applies(op, t)) continue;
         for (int root = first_root; root <= last_root; ++root)
           for (const std::size_t size : sizes(options_, size_of(t)))
             OURO_TRY(add(bench_->row(size, t, op, root)));
