@@ -141,7 +141,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
       new Context(spec, std::move(joined->peers), std::move(*network), std::move(faults)), [](Context* c) {
         if (c->inherited()) return;  // a child cannot dismantle its copy
         delete c;
-        transport::free_if_idle();
+        free_if_idle();
       });
   OURO_TRY(context->members_.read_pages());
   if (context->size() > 1) context->calibration_ = calibration_of_host(context->members_);

@@ -29,8 +29,7 @@ class Allocation {
  public:
   Allocation(std::shared_ptr<class Context> owner, HostMemory::Registered memory)
       : owner_(std::move(owner)), id_(memory.id), segment_(std::move(memory.segment)) {}
-  Allocation(std::shared_ptr<class Context> owner, std::uint64_t id,
-             std::shared_ptr<transport::GpuBlock> block)
+  Allocation(std::shared_ptr<class Context> owner, std::uint64_t id, std::shared_ptr<GpuBlock> block)
       : owner_(std::move(owner)), id_(id), block_(std::move(block)) {}
   ~Allocation();
   Allocation(const Allocation&) = delete;
@@ -44,7 +43,7 @@ class Allocation {
   std::shared_ptr<class Context> owner_;
   std::uint64_t id_;
   std::shared_ptr<SharedSegment> segment_;
-  std::shared_ptr<transport::GpuBlock> block_;
+  std::shared_ptr<GpuBlock> block_;
 };
 
 /// The registration of memory of this rank's GPU that the program allocated. The destructor ends it,

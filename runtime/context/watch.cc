@@ -43,7 +43,7 @@ Watch::Watch(JobMembers& members, Observers& observers, Serve serve_fetch, Fd se
   for (int r = 0; r < members.size(); ++r) watch_peer(r);
   tick();
   thread_ = Thread("ouro-watch", [this] {
-    const transport::NeverFrees here;  // a thread that waits for a driver sees no failures
+    const NeverFrees here;  // a thread that waits for a driver sees no failures
     bool again = false;
     persist("the watch over the ranks of this host", [&] {
       if (std::exchange(again, true)) {  // resumes what an exception has interrupted

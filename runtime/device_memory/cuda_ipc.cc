@@ -6,37 +6,35 @@
 #include <algorithm>
 #include <utility>
 
-namespace ouro::transport {
-
-using gpu::gpu;
+namespace ouro::rt {
 
 Result<std::shared_ptr<GpuBlock>> GpuBlock::create(int device, std::size_t bytes) {
-  auto properties = gpu().properties(device);
+  auto properties = gpu::gpu().properties(device);
   if (!properties.ok()) return properties.status();
   const auto block = free_when_idle(std::shared_ptr<GpuBlock>(new GpuBlock));
   block->bytes_ = bytes;
   if (properties->shareable_memory) {
-    auto region = gpu().alloc_shareable(device, bytes);
+    auto region = gpu::gpu().alloc_shareable(device, bytes);
     if (!region.ok()) return region.status();
     block->region_ = *region;
     block->shareable_ = true;
   } else {
-    auto data = gpu().alloc(device, bytes);
+    auto data = gpu::gpu().alloc(device, bytes);
     if (!data.ok()) return data.status();
     block->region_ = {device, *data, bytes, 0};
   }
-  auto stream = gpu().create_stream(device, properties->low_priority);
+  auto stream = gpu::gpu().create_stream(device, properties->low_priority);
   if (!stream.ok()) return stream.status();
-  Status zeroed = gpu().set(block->data(), 0, bytes, *stream);
-  if (zeroed.ok()) zeroed = gpu().synchronize(*stream);
-  Status ended = gpu().destroy_stream(*stream);
+  Status zeroed = gpu::gpu().set(block->data(), 0, bytes, *stream);
+  if (zeroed.ok()) zeroed = gpu::gpu().synchronize(*stream);
+  Status ended = gpu::gpu().destroy_stream(*stream);
   if (!zeroed.ok()) return zeroed;
   if (!ended.ok()) return ended;
   return block;
 }
 
 GpuBlock::~GpuBlock() {
-  if (region_.data) (void)(shareable_ ? gpu().free_region(region_) : gpu().free(region_.data)).ok();
+  if (region_.data) (void)(shareable_ ? gpu::gpu().free_region(region_) : gpu::gpu().free(region_.data)).ok();
 }
 
 // ---- exports --------------------------------------------------------------------------------------
@@ -44,7 +42,7 @@ GpuBlock::~GpuBlock() {
 std::uint64_t GpuExports::add(std::shared_ptr<GpuBlock> block) {
   Entry e{.base = block->data(), .bytes = block->bytes()};
   if (!block->shareable()) {
-    auto handle = gpu().ipc_export(block->data());
+    auto handle = gpu::gpu().ipc_export(block->data());
     if (!handle.ok()) return 0;  // for this process only
     e.handle = *handle;
     e.has_handle = true;
@@ -92,7 +90,7 @@ void GpuExports::drop(std::map<std::uint64_t, std::uint64_t>::iterator by_base) 
 }
 
 bool GpuExports::still(const void* p, std::uint64_t allocation) {
-  const auto info = gpu().pointer(p);
+  const auto info = gpu::gpu().pointer(p);
   return info.ok() && info->kind == gpu::MemoryKind::device && info->allocation == allocation;
 }
 
@@ -117,7 +115,7 @@ void GpuExports::check_for_freed() {
 /// Whether [at, end) is memory of the device. A buffer in memory of cuMemMap may lie across mappings.
 static bool goes_on(const std::byte* at, const std::byte* end, int device) {
   while (at < end) {
-    const auto next = gpu().pointer(at);
+    const auto next = gpu::gpu().pointer(at);
     if (!next.ok() || next->kind != gpu::MemoryKind::device || next->device != device || next->legacy_ipc ||
         !next->base)
       return false;
@@ -134,7 +132,7 @@ Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
   if (const GpuRef ours = in_block(at, bytes); ours.id != 0) return ours;
   if (!ranges_.empty())
     if (const GpuRef registered = in_range(at, bytes); registered.id != 0) return registered;
-  auto info = gpu().pointer(p);
+  auto info = gpu::gpu().pointer(p);
   if (!info.ok()) return info.status();
   if (info->kind != gpu::MemoryKind::device && info->kind != gpu::MemoryKind::managed)
     return invalid(fmt::format("{} is not memory of a GPU, though its view says so", fmt::ptr(p)));
@@ -152,7 +150,7 @@ Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
       return GpuRef{known->second, address - base, address};
     drop(known);  // freed since, and the address given out again
   }
-  auto handle = gpu().ipc_export(info->base);
+  auto handle = gpu::gpu().ipc_export(info->base);
   if (!handle.ok()) return GpuRef{0, 0, address};
   const std::uint64_t id = next_++;
   entries_[id] = {.base = static_cast<std::byte*>(info->base),
@@ -164,10 +162,10 @@ Result<GpuRef> GpuExports::find(const void* p, std::size_t bytes, int device) {
   return GpuRef{id, address - base, address};
 }
 
-Result<GpuOffer> GpuExports::offer(std::uint64_t id, std::size_t first, std::size_t most) {
-  GpuOffer offer;
+Result<ExportHandles> GpuExports::offer(std::uint64_t id, std::size_t first, std::size_t most) {
+  ExportHandles offer;
   std::shared_ptr<GpuBlock> block;
-  std::vector<std::shared_ptr<GpuPiece>> pieces;
+  std::vector<std::shared_ptr<RetainedPiece>> pieces;
   {
     std::lock_guard lock(mutex_);
     const auto it = entries_.find(id);
@@ -188,11 +186,11 @@ Result<GpuOffer> GpuExports::offer(std::uint64_t id, std::size_t first, std::siz
     e.offered = true;
   }
   if (block) {
-    OURO_ASSIGN(offer.fd, gpu().export_fd(block->region()));
+    OURO_ASSIGN(offer.fd, gpu::gpu().export_fd(block->region()));
     offer.bytes = block->region().bytes;
   }
   for (const auto& piece : pieces) {
-    OURO_ASSIGN(Fd fd, gpu().export_piece(piece->region()));
+    OURO_ASSIGN(Fd fd, gpu::gpu().export_piece(piece->region()));
     offer.pieces.push_back({piece->region().bytes, std::move(fd)});
   }
   return offer;
@@ -200,42 +198,42 @@ Result<GpuOffer> GpuExports::offer(std::uint64_t id, std::size_t first, std::siz
 
 // ---- imports --------------------------------------------------------------------------------------
 
-Status GpuImport::map_pieces(int device, const GpuOffer& offer, const GpuFetch& more) {
-  OURO_ASSIGN(range_, gpu().reserve_range(device, offer.bytes));
+Status GpuImport::map_pieces(int device, const ExportHandles& offer, const RequestHandles& more) {
+  OURO_ASSIGN(range_, gpu::gpu().reserve_range(device, offer.bytes));
   data_ = static_cast<std::byte*>(range_.data);
   std::size_t many = 0;
-  const auto map_all = [&](const GpuOffer& some) -> Status {
+  const auto map_all = [&](const ExportHandles& some) -> Status {
     if (some.pieces.empty()) return {Reason::refused, "a peer offered device memory with a piece missing"};
     many += some.pieces.size();
-    for (const GpuOffer::Piece& piece : some.pieces)
-      OURO_TRY(gpu().map_piece(&range_, piece.fd, piece.bytes));
+    for (const ExportHandles::Piece& piece : some.pieces)
+      OURO_TRY(gpu::gpu().map_piece(&range_, piece.fd, piece.bytes));
     return {};
   };
   OURO_TRY(map_all(offer));
   while (range_.mapped < range_.bytes) {
     if (many >= GpuExports::kMaxPieces) return {Reason::refused, "a peer offered memory in too many pieces"};
-    OURO_ASSIGN(const GpuOffer next, more(many));
+    OURO_ASSIGN(const ExportHandles next, more(many));
     OURO_TRY(map_all(next));
   }
   return {};
 }
 
-Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const GpuOffer& offer, const GpuFetch& more,
-                                                  std::shared_ptr<void> token) {
+Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const ExportHandles& offer,
+                                                  const RequestHandles& more, std::shared_ptr<void> token) {
   const auto made = free_when_idle(std::shared_ptr<GpuImport>(new GpuImport(std::move(token))));
   made->device_ = device;
   made->bytes_ = offer.bytes;
   if (!offer.pieces.empty()) {
     OURO_TRY(made->map_pieces(device, offer, more));
   } else if (offer.fd) {
-    OURO_ASSIGN(made->region_, gpu().import_fd(device, offer.fd, offer.bytes));
+    OURO_ASSIGN(made->region_, gpu::gpu().import_fd(device, offer.fd, offer.bytes));
     made->data_ = static_cast<std::byte*>(made->region_.data);
   } else {
-    OURO_ASSIGN(void* const data, gpu().ipc_open(device, offer.handle));
+    OURO_ASSIGN(void* const data, gpu::gpu().ipc_open(device, offer.handle));
     made->data_ = static_cast<std::byte*>(data);
     made->legacy_ = true;
     // The offer's size is a peer's word. The other kinds fail where it is not that of the memory.
-    OURO_ASSIGN(const auto here, gpu().pointer(data));
+    OURO_ASSIGN(const auto here, gpu::gpu().pointer(data));
     const auto* const end = static_cast<const std::byte*>(here.base) + here.bytes;
     if (here.kind != gpu::MemoryKind::device || !here.base || end <= made->data_)
       return Status(Reason::refused, "a peer offered device memory, and its handle opened something else");
@@ -247,17 +245,17 @@ Result<std::shared_ptr<GpuImport>> GpuImport::map(int device, const GpuOffer& of
 GpuImport::~GpuImport() {
   if (!data_) return;
   if (range_.data)
-    (void)gpu().free_range(range_).ok();
+    (void)gpu::gpu().free_range(range_).ok();
   else
-    (void)(legacy_ ? gpu().ipc_close(device_, data_) : gpu().free_region(region_)).ok();
+    (void)(legacy_ ? gpu::gpu().ipc_close(device_, data_) : gpu::gpu().free_region(region_)).ok();
 }
 
 Result<GpuImports::At> GpuImports::map(int device, const GpuRef& ref, std::size_t bytes,
-                                       const GpuFetch& fetch) {
+                                       const RequestHandles& fetch) {
   std::lock_guard lock(mutex_);
   auto it = mapped_.find(ref.id);
   if (it == mapped_.end()) {
-    OURO_ASSIGN(const GpuOffer offer, fetch(0));
+    OURO_ASSIGN(const ExportHandles offer, fetch(0));
     OURO_ASSIGN(auto mapped, GpuImport::map(device, offer, fetch, token_()));
     {
       std::lock_guard held(held_mutex_);
@@ -295,4 +293,4 @@ void GpuImports::retire_all(bool marked) {
   mapped_.clear();
 }
 
-}  // namespace ouro::transport
+}  // namespace ouro::rt

@@ -14,7 +14,7 @@
 #include "runtime/core/status.h"
 #include "runtime/device_memory/deferred_free.h"
 
-namespace ouro::transport {
+namespace ouro::rt {
 
 /// Where a buffer lies: export `id` of a rank (0: others cannot map it), at `offset`; and its address there,
 /// which is good within that process.
@@ -24,7 +24,7 @@ struct GpuRef {
 };
 
 /// What lets another process map an export. Travels over the authenticated local socket and nowhere else.
-struct GpuOffer {
+struct ExportHandles {
   struct Piece {
     std::uint64_t bytes = 0;
     Fd fd;
@@ -36,7 +36,7 @@ struct GpuOffer {
 };
 /// Requests the offer of an export. Where the export is in pieces, the offer has some of them, from piece
 /// `first` on.
-using GpuFetch = std::function<Result<GpuOffer>(std::size_t first)>;
+using RequestHandles = std::function<Result<ExportHandles>(std::size_t first)>;
 
 /// Device memory that this library allocates. It is freed after the last owner is destroyed, when the process
 /// is idle (free_when_idle): a driver may wait for all work when it frees.
@@ -63,19 +63,19 @@ class GpuBlock {
 /// A reference to one piece of VMM memory that the program allocated. It keeps the memory allocated, even if
 /// the program unmaps it. It is released when the process is idle (free_when_idle), as that may free the
 /// memory.
-class GpuPiece {
+class RetainedPiece {
  public:
   /// The piece around `p`. Errors: those of gpu::Gpu::retain_piece.
-  static Result<std::shared_ptr<GpuPiece>> retain(const void* p);
-  ~GpuPiece();
-  GpuPiece(const GpuPiece&) = delete;
-  GpuPiece& operator=(const GpuPiece&) = delete;
+  static Result<std::shared_ptr<RetainedPiece>> retain(const void* p);
+  ~RetainedPiece();
+  RetainedPiece(const RetainedPiece&) = delete;
+  RetainedPiece& operator=(const RetainedPiece&) = delete;
   const gpu::Region& region() const { return region_; }
   std::byte* begin() const { return static_cast<std::byte*>(region_.data); }
   std::byte* end() const { return begin() + region_.bytes; }
 
  private:
-  GpuPiece() = default;
+  RetainedPiece() = default;
   gpu::Region region_;
   bool retained_ = false;
 };
@@ -105,7 +105,7 @@ class GpuExports {
   /// Finds the export that holds [p, p + bytes) among blocks and registered memory only. Id 0: none does.
   Result<GpuRef> find_lasting(const void* p, std::size_t bytes);
   /// Returns the offer of an export. Where it is in pieces, the offer has at most `most`, from `first` on.
-  Result<GpuOffer> offer(std::uint64_t id, std::size_t first, std::size_t most);
+  Result<ExportHandles> offer(std::uint64_t id, std::size_t first, std::size_t most);
 
   /// What has to access registered memory besides this rank's device.
   struct Reach {
@@ -134,8 +134,8 @@ class GpuExports {
   struct Entry {
     std::byte* base = nullptr;
     std::size_t bytes = 0;
-    std::shared_ptr<GpuBlock> block;                // set for blocks
-    std::vector<std::shared_ptr<GpuPiece>> pieces;  // set for registered VMM memory
+    std::shared_ptr<GpuBlock> block;                     // set for blocks
+    std::vector<std::shared_ptr<RetainedPiece>> pieces;  // set for registered VMM memory
     std::uint64_t allocation = 0;
     gpu::IpcHandle handle = {};
     bool has_handle = false;
@@ -226,7 +226,7 @@ class GpuExports {
 class GpuImport {
  public:
   /// Calls `more` for the pieces that the offer lacks. Keeps `token` until the memory has been unmapped.
-  static Result<std::shared_ptr<GpuImport>> map(int device, const GpuOffer&, const GpuFetch& more,
+  static Result<std::shared_ptr<GpuImport>> map(int device, const ExportHandles&, const RequestHandles& more,
                                                 std::shared_ptr<void> token);
   ~GpuImport();
   GpuImport(const GpuImport&) = delete;
@@ -242,7 +242,7 @@ class GpuImport {
 
  private:
   explicit GpuImport(std::shared_ptr<void> token) : token_(std::move(token)) {}
-  Status map_pieces(int device, const GpuOffer&, const GpuFetch& more);
+  Status map_pieces(int device, const ExportHandles&, const RequestHandles& more);
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   int device_ = -1;
@@ -265,7 +265,7 @@ class GpuImports {
     std::byte* data = nullptr;
     std::shared_ptr<GpuImport> keep;
   };
-  Result<At> map(int device, const GpuRef& ref, std::size_t bytes, const GpuFetch& fetch);
+  Result<At> map(int device, const GpuRef& ref, std::size_t bytes, const RequestHandles& fetch);
   /// The export has ended: it is unmapped when nothing uses it any more, and mapped anew if it is asked for.
   void retire(std::uint64_t id);
   /// The same for all, as far as they are known by now. `marked`: owners that keep imports release them;
@@ -282,4 +282,4 @@ class GpuImports {
   std::multimap<std::uint64_t, std::weak_ptr<void>> held_;  // by id, until they are unmapped
 };
 
-}  // namespace ouro::transport
+}  // namespace ouro::rt

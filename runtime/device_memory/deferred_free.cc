@@ -11,7 +11,7 @@
 #include "runtime/core/per_process.h"
 #include "runtime/core/thread.h"
 
-namespace ouro::transport {
+namespace ouro::rt {
 namespace {
 
 /// Something whose freeing is deferred. A list of them.
@@ -68,14 +68,14 @@ void keep_until_idle(Kept* kept) noexcept {
 
 }  // namespace
 
-OnDevice::OnDevice() {
+OperationOnDevice::OperationOnDevice() {
   Process& p = process();
   std::unique_lock lock(p.mutex);
   p.changed.wait(lock, [&] { return !p.freeing; });
   ++p.on_device;
 }
-OnDevice::~OnDevice() { end(); }
-void OnDevice::end() {
+OperationOnDevice::~OperationOnDevice() { end(); }
+void OperationOnDevice::end() {
   if (!std::exchange(counted_, false) || forks_ != forks()) return;
   Process& p = process();
   std::lock_guard lock(p.mutex);
@@ -113,7 +113,7 @@ void free_soon(std::chrono::milliseconds at_most) noexcept {
   --p.asked;
 }
 
-void graphs_exist() noexcept {
+void note_graph_capture() noexcept {
   std::lock_guard lock(process().mutex);
   process().graphs = true;
 }
@@ -167,4 +167,4 @@ std::shared_ptr<DeferredFreeThread> DeferredFreeThread::of_process() try {
   return nullptr;
 }
 
-}  // namespace ouro::transport
+}  // namespace ouro::rt

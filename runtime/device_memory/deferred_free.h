@@ -8,19 +8,19 @@
 
 #include "runtime/core/fork.h"
 
-namespace ouro::transport {
+namespace ouro::rt {
 
 /// Exists while an operation is between its call and its end on a device. The operation may wait there for
 /// other ranks, and these may wait for a thread of this process.
-class OnDevice {
+class OperationOnDevice {
  public:
-  OnDevice();
-  ~OnDevice();
-  OnDevice(OnDevice&& other) noexcept
+  OperationOnDevice();
+  ~OperationOnDevice();
+  OperationOnDevice(OperationOnDevice&& other) noexcept
       : forks_(other.forks_), counted_(std::exchange(other.counted_, false)) {}
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  OnDevice& operator=(OnDevice&&) = delete;
+  OperationOnDevice(const OperationOnDevice&) = delete;
+  OperationOnDevice& operator=(const OperationOnDevice&) = delete;
+  OperationOnDevice& operator=(OperationOnDevice&&) = delete;
   void end();  ///< before the destructor
 
  private:
@@ -74,6 +74,6 @@ void free_soon(std::chrono::milliseconds at_most) noexcept;
 void finish_freeing() noexcept;
 /// Called when the process has captured operations in a graph. Replays are not known as operations, so from
 /// now on a DeferredFreeThread frees only when it is asked to (free_soon).
-void graphs_exist() noexcept;
+void note_graph_capture() noexcept;
 
-}  // namespace ouro::transport
+}  // namespace ouro::rt

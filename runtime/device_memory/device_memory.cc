@@ -69,7 +69,7 @@ DeviceMemory::DeviceMemory(JobMembers& members, const MemoryRequests& requests, 
         page.gpu_freed.set(before + 1);
       }),
       open_(std::make_shared<OpenCount>(members.self().control)),
-      releaser_(device >= 0 ? transport::DeferredFreeThread::of_process() : nullptr) {
+      releaser_(device >= 0 ? DeferredFreeThread::of_process() : nullptr) {
   for (int r = 0; r < members.size(); ++r)
     imported_.push_back(std::make_unique<Imported>([this] { return OpenCount::one(open_); }));
 }
@@ -120,24 +120,24 @@ void DeviceMemory::be_neighbour(bool on) {
   neighbours().changed.notify_all();
 }
 
-Result<std::shared_ptr<transport::GpuBlock>> DeviceMemory::make_block(std::size_t bytes) {
+Result<std::shared_ptr<GpuBlock>> DeviceMemory::make_block(std::size_t bytes) {
   poll_device();
-  transport::finish_freeing();
-  return transport::GpuBlock::create(device_, bytes);
+  finish_freeing();
+  return GpuBlock::create(device_, bytes);
 }
 
 Result<DeviceMemory::OwnBlock> DeviceMemory::own_block(std::uint64_t key, std::size_t bytes) {
   // Without the lock, which the watch thread needs to serve others: a driver may wait for its device.
   poll_device();
-  transport::finish_freeing();
+  finish_freeing();
   std::unique_lock lock(blocks_mutex_);
   block_made_.wait(lock, [&] { return !blocks_in_making_.contains(key); });
   if (const auto known = blocks_.find(key); known != blocks_.end()) return known->second;
   blocks_in_making_.insert(key);
   lock.unlock();
-  auto made = Result<std::shared_ptr<transport::GpuBlock>>(no_memory());
+  auto made = Result<std::shared_ptr<GpuBlock>>(no_memory());
   try {
-    made = transport::GpuBlock::create(device_, bytes);
+    made = GpuBlock::create(device_, bytes);
   } catch (const std::exception&) {  // or others would wait for it
   }
   lock.lock();
@@ -197,11 +197,11 @@ Status DeviceMemory::serve(int line, const wire::Fetch& request, std::span<const
   return send_frame(line, loan);
 }
 
-Result<transport::GpuOffer> DeviceMemory::fetch(int r, const wire::Fetch& request) {
+Result<ExportHandles> DeviceMemory::fetch(int r, const wire::Fetch& request) {
   std::vector<Fd> fds;
   auto answer = requests_.ask(r, request, &fds);
   if (!answer.ok()) return answer.status();
-  transport::GpuOffer offer;
+  ExportHandles offer;
   if (auto* grant = std::get_if<wire::Grant>(&*answer); grant && fds.size() == 1) {
     offer.bytes = grant->bytes;
     offer.fd = std::move(fds[0]);
@@ -239,10 +239,8 @@ bool DeviceMemory::release_ended_imports(int r) {
   return !from.overtaken;
 }
 
-Result<transport::GpuImports::At> DeviceMemory::resolve(int r, const transport::GpuRef& ref,
-                                                        std::size_t bytes) {
-  if (members_.is_thread(r))
-    return transport::GpuImports::At{reinterpret_cast<std::byte*>(ref.address), nullptr};
+Result<GpuImports::At> DeviceMemory::resolve(int r, const GpuRef& ref, std::size_t bytes) {
+  if (members_.is_thread(r)) return GpuImports::At{reinterpret_cast<std::byte*>(ref.address), nullptr};
   if (ref.id == 0)
     return Status(Reason::ring_corrupt, fmt::format("rank {} posted memory that nobody can map", r));
   std::lock_guard lock(imported_mutex_);
@@ -255,7 +253,7 @@ Result<transport::GpuImports::At> DeviceMemory::resolve(int r, const transport::
 }
 
 Result<std::uint64_t> DeviceMemory::register_range(const void* p, std::size_t bytes) {
-  transport::GpuExports::Reach reach;
+  GpuExports::Reach reach;
   for (int r = 0; r < members_.size(); ++r) {
     if (r == members_.rank() || members_.is_remote(r)) continue;
     (members_.is_thread(r) ? reach.devices : reach.processes) = true;
@@ -275,13 +273,13 @@ bool DeviceMemory::maps(int r, std::uint64_t id) {
   retire_ended(r, from);
   lock.unlock();
   notify_keepers();
-  transport::free_soon(kToUnmap);
+  free_soon(kToUnmap);
   return from.exports.holds(id);
 }
 
 void DeviceMemory::notify_keepers() {
   // The watch thread calls this, too, so no thread may wait for the driver under the lock.
-  const transport::NeverFrees later;
+  const NeverFrees later;
   std::lock_guard keepers(keepers_mutex_);
   for (const auto& release_retired : keepers_) release_retired();
 }
@@ -309,7 +307,7 @@ void DeviceMemory::close() {
     for (const auto& from : imported_) from->exports.retire_all(true);
   }
   notify_keepers();
-  transport::finish_freeing();
+  finish_freeing();
 }
 
 /// Only what proves that the memory is not open there is ok. An error of the question, a rank that does not
@@ -359,7 +357,7 @@ Status DeviceMemory::await_closed(std::vector<std::uint64_t>* ids, std::chrono::
     return s;
   };
   for (auto pause = 100us;; pause = std::min(2 * pause, 10'000us)) {
-    transport::free_if_idle();
+    free_if_idle();
     Status s;
     while (!ids->empty() && (s = closed(ids->back())).ok()) ids->pop_back();
     if (s.ok() || Clock::now() >= until) return s;

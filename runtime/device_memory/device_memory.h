@@ -36,17 +36,17 @@ class DeviceMemory final : public DeviceObserver {
   static Status survey(int device, GpuRecord*);
 
   const GpuRecord& record(int r) const { return members_.page(r).gpu; }
-  transport::GpuExports& exports() { return exports_; }
+  GpuExports& exports() { return exports_; }
   /// The local address of device memory of rank r (in the job); for ranks of this process, the memory's
-  /// own. It is valid for operations that are on the device (OnDevice) now, and beyond them as long as
-  /// `keep` lives.
-  Result<transport::GpuImports::At> resolve(int r, const transport::GpuRef&, std::size_t bytes);
+  /// own. It is valid for operations that are on the device (OperationOnDevice) now, and beyond them as long
+  /// as `keep` lives.
+  Result<GpuImports::At> resolve(int r, const GpuRef&, std::size_t bytes);
   /// Releases mappings of what rank r of another process has freed: from then on only a `keep` holds them.
   /// Returns false if the list of ended exports overflowed; then all mappings of r were released.
   bool release_ended_imports(int r);
   /// Makes memory of this rank's GPU, after releasing what can be released now. Errors: those of
   /// GpuBlock::create.
-  Result<std::shared_ptr<transport::GpuBlock>> make_block(std::size_t bytes);
+  Result<std::shared_ptr<GpuBlock>> make_block(std::size_t bytes);
   /// Registers memory of this rank's GPU that the program allocated. Returns the number of the registration.
   /// Errors: those of GpuExports::register_range.
   Result<std::uint64_t> register_range(const void* p, std::size_t bytes);
@@ -79,15 +79,15 @@ class DeviceMemory final : public DeviceObserver {
   /// The block `key` of rank r's device memory, made there on first demand, at an address of this rank.
   struct BlockAt {
     std::byte* data;
-    std::shared_ptr<transport::GpuBlock> keep;  ///< of this process: mapped at least as long as this lives
+    std::shared_ptr<GpuBlock> keep;  ///< of this process: mapped at least as long as this lives
   };
   Result<BlockAt> block(int r, std::uint64_t key, std::size_t bytes);
   void drop_block(std::uint64_t key);
   /// The multicast object `key` of these ranks of the job, including this one; all ranks must pass the same
   /// order. On return every rank has joined and bound memory. Peers do this from their watch threads, so they
   /// need not be in this call. A rank that has failed returns its error to all that ask.
-  Result<std::shared_ptr<transport::GpuMulticast>> multicast(std::span<const int> ranks, std::uint64_t key,
-                                                             std::size_t bytes);
+  Result<std::shared_ptr<GpuMulticast>> multicast(std::span<const int> ranks, std::uint64_t key,
+                                                  std::size_t bytes);
   void drop_multicast(std::uint64_t key);
 
   /// Exists from before a rank joins until it has become a neighbour, or has failed to. Meanwhile ranks of
@@ -111,14 +111,14 @@ class DeviceMemory final : public DeviceObserver {
 
  private:
   struct Imported {
-    explicit Imported(transport::GpuImports::Token token) : exports(std::move(token)) {}
+    explicit Imported(GpuImports::Token token) : exports(std::move(token)) {}
     std::atomic<std::uint64_t> freed_seen{0};  // set under imported_mutex_
     bool overtaken = false;
-    transport::GpuImports exports, blocks;
+    GpuImports exports, blocks;
   };
   class OpenCount;
   struct OwnBlock {
-    std::shared_ptr<transport::GpuBlock> block;
+    std::shared_ptr<GpuBlock> block;
     std::uint64_t id = 0;  // id of its export
   };
   void retire_ended(int r, Imported&);
@@ -130,7 +130,7 @@ class DeviceMemory final : public DeviceObserver {
   /// has no GPU, has left, or has died. For this rank itself: if the export has ended. Error deadline.
   Status closed_by(int r, std::uint64_t id, Clock::time_point until);
   Result<OwnBlock> own_block(std::uint64_t key, std::size_t bytes);
-  Result<transport::GpuOffer> fetch(int r, const wire::Fetch&);
+  Result<ExportHandles> fetch(int r, const wire::Fetch&);
   /// Calls f with the memory of a rank that is another thread of this process. Errors: those of f;
   /// never-joined, peer-dead.
   Status with_neighbour(int r, const std::function<Status(DeviceMemory&)>& f);
@@ -146,7 +146,7 @@ class DeviceMemory final : public DeviceObserver {
     }
   };
   struct MulticastPart {
-    std::shared_ptr<transport::GpuMulticast> object;
+    std::shared_ptr<GpuMulticast> object;
     Status failed;  // the error, if there is no object
   };
   struct EndedMulticast {
@@ -157,18 +157,18 @@ class DeviceMemory final : public DeviceObserver {
       256;  // remembered, so that a late request does not make an object that would never be dropped
   Status multicast_ended(std::uint64_t key) const;
   template <class Make>
-  Result<std::shared_ptr<transport::GpuMulticast>> multicast_part(std::uint64_t key, Make&& make);
-  Result<transport::GpuOffer> make_multicast(const MulticastKey&);
+  Result<std::shared_ptr<GpuMulticast>> multicast_part(std::uint64_t key, Make&& make);
+  Result<ExportHandles> make_multicast(const MulticastKey&);
   Status join_multicast(const MulticastKey&, const Fd& object);
   Status bind_multicast(const MulticastKey&);
-  Result<transport::GpuOffer> multicast_offer(int maker, const MulticastKey&);
+  Result<ExportHandles> multicast_offer(int maker, const MulticastKey&);
   Status multicast_step(int r, FetchKind, const MulticastKey&, const Fd& object);
   Status serve_multicast(int line, const wire::Fetch&, std::span<const Fd> given);
 
   JobMembers& members_;
   const MemoryRequests& requests_;
   const int device_;
-  transport::GpuExports exports_;
+  GpuExports exports_;
   const std::shared_ptr<OpenCount> open_;
   std::mutex imported_mutex_;
   bool closed_ = false;                              // under the lock
@@ -181,8 +181,8 @@ class DeviceMemory final : public DeviceObserver {
   std::map<std::uint64_t, OwnBlock> blocks_;
   std::mutex multicasts_mutex_;
   std::map<std::uint64_t, MulticastPart> multicasts_;
-  std::deque<EndedMulticast> ended_multicasts_;                    // those dropped last
-  const std::shared_ptr<transport::DeferredFreeThread> releaser_;  // last: it may release what is above
+  std::deque<EndedMulticast> ended_multicasts_;         // those dropped last
+  const std::shared_ptr<DeferredFreeThread> releaser_;  // last: it may release what is above
 };
 
 }  // namespace ouro::rt

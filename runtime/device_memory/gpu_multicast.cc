@@ -3,32 +3,30 @@
 
 #include "runtime/core/no_memory.h"
 
-namespace ouro::transport {
-
-using gpu::gpu;
+namespace ouro::rt {
 
 Result<std::shared_ptr<GpuMulticast>> GpuMulticast::create(int device, int ranks, std::size_t bytes) {
   const auto part = free_when_idle(std::shared_ptr<GpuMulticast>(new GpuMulticast));
-  OURO_ASSIGN(part->object_, gpu().multicast_create(device, ranks, bytes));
+  OURO_ASSIGN(part->object_, gpu::gpu().multicast_create(device, ranks, bytes));
   part->made_ = true;
   return part;
 }
 
 Result<std::shared_ptr<GpuMulticast>> GpuMulticast::import(int device, const Fd& object, std::size_t bytes) {
   const auto part = free_when_idle(std::shared_ptr<GpuMulticast>(new GpuMulticast));
-  OURO_ASSIGN(part->object_, gpu().multicast_import(device, object, bytes));
+  OURO_ASSIGN(part->object_, gpu::gpu().multicast_import(device, object, bytes));
   part->made_ = true;
   return part;
 }
 
 GpuMulticast::~GpuMulticast() {
-  if (made_) (void)gpu().free_multicast(object_).ok();  // before the memory that is bound
+  if (made_) (void)gpu::gpu().free_multicast(object_).ok();  // before the memory that is bound
 }
 
 Status GpuMulticast::join() {
   if (joined_ || !failed_.ok()) return failed_;
   failed_ = no_memory();  // stays if the next line throws
-  failed_ = gpu().multicast_join(object_);
+  failed_ = gpu::gpu().multicast_join(object_);
   joined_ = failed_.ok();
   return failed_;
 }
@@ -42,17 +40,17 @@ Status GpuMulticast::bind() {
   if (failed_.ok() && !(*memory)->shareable()) failed_ = unsupported("this GPU has no shareable memory");
   if (failed_.ok()) {
     memory_ = *memory;
-    failed_ = gpu().multicast_bind(&object_, memory_->region());
+    failed_ = gpu::gpu().multicast_bind(&object_, memory_->region());
   }
   bound_ = failed_.ok();
   return failed_;
 }
 
-Result<GpuOffer> GpuMulticast::offer() const {
-  GpuOffer offer;
+Result<ExportHandles> GpuMulticast::offer() const {
+  ExportHandles offer;
   offer.bytes = object_.bytes;
-  OURO_ASSIGN(offer.fd, gpu().export_fd(object_));
+  OURO_ASSIGN(offer.fd, gpu::gpu().export_fd(object_));
   return offer;
 }
 
-}  // namespace ouro::transport
+}  // namespace ouro::rt

@@ -7,7 +7,7 @@
 #include "kernels/device/gpu.h"
 #include "runtime/device_memory/cuda_ipc.h"
 
-namespace ouro::transport {
+namespace ouro::rt {
 
 /// Made by one rank, imported by the others; then each joins, and when all have, each binds. A step that has
 /// failed fails again with the same error, so that every rank that asks gets it. Freed when the process is
@@ -25,7 +25,7 @@ class GpuMulticast {
   /// touch it.
   Status bind();
   const Status& failed() const { return failed_; }  ///< of the steps above
-  Result<GpuOffer> offer() const;
+  Result<ExportHandles> offer() const;
 
   std::byte* address() const { return static_cast<std::byte*>(object_.data); }  ///< of all ranks' memory
   std::byte* own() const { return memory_ ? memory_->data() : nullptr; }        ///< of this rank's
@@ -39,4 +39,4 @@ class GpuMulticast {
   Status failed_;
 };
 
-}  // namespace ouro::transport
+}  // namespace ouro::rt

@@ -10,9 +10,6 @@
 
 namespace ouro::rt {
 
-using transport::GpuMulticast;
-using transport::GpuOffer;
-
 /// The reason why this rank no longer takes part, if its group has ended. Requires multicasts_mutex_, like
 /// the next function.
 Status DeviceMemory::multicast_ended(std::uint64_t key) const {
@@ -37,7 +34,7 @@ Result<std::shared_ptr<GpuMulticast>> DeviceMemory::multicast_part(std::uint64_t
 }
 
 /// The object as its maker, which is this rank, offers it to others.
-Result<GpuOffer> DeviceMemory::make_multicast(const MulticastKey& k) {
+Result<ExportHandles> DeviceMemory::make_multicast(const MulticastKey& k) {
   std::lock_guard lock(multicasts_mutex_);
   OURO_ASSIGN(const auto part,
               multicast_part(k.key, [&] { return GpuMulticast::create(device_, k.ranks, k.bytes); }));
@@ -66,10 +63,10 @@ Status DeviceMemory::bind_multicast(const MulticastKey& k) {
 
 /// The next two run a step of any rank of this host: in this rank, in another one of this process, or by its
 /// watch thread.
-Result<GpuOffer> DeviceMemory::multicast_offer(int maker, const MulticastKey& k) {
+Result<ExportHandles> DeviceMemory::multicast_offer(int maker, const MulticastKey& k) {
   if (maker == members_.rank()) return make_multicast(k);
   if (!members_.is_thread(maker)) return fetch(maker, k.request(FetchKind::multicast));
-  auto offer = Result<GpuOffer>(GpuOffer{});
+  auto offer = Result<ExportHandles>(ExportHandles{});
   OURO_TRY(with_neighbour(maker, [&](DeviceMemory& there) {
     offer = there.make_multicast(k);
     return offer.status();
@@ -90,7 +87,7 @@ Status DeviceMemory::multicast_step(int r, FetchKind kind, const MulticastKey& k
 Result<std::shared_ptr<GpuMulticast>> DeviceMemory::multicast(std::span<const int> ranks, std::uint64_t key,
                                                               std::size_t bytes) {
   MulticastKey k{key, bytes, static_cast<int>(ranks.size())};
-  OURO_ASSIGN(const GpuOffer offer, multicast_offer(ranks[0], k));
+  OURO_ASSIGN(const ExportHandles offer, multicast_offer(ranks[0], k));
   k.bytes = offer.bytes;
   for (const auto kind : {FetchKind::join, FetchKind::bind})
     for (const int r : ranks) OURO_TRY(multicast_step(r, kind, k, offer.fd));
@@ -124,7 +121,7 @@ Status DeviceMemory::serve_multicast(int line, const wire::Fetch& request, std::
     return {Reason::refused, "no such multicast object"};
   const MulticastKey k{request.key, request.bytes, static_cast<int>(request.ranks)};
   if (request.kind == FetchKind::multicast) {
-    OURO_ASSIGN(const GpuOffer offer, make_multicast(k));
+    OURO_ASSIGN(const ExportHandles offer, make_multicast(k));
     return send_frame(line, wire::Grant{offer.bytes}, {offer.fd.get()});
   }
   if (given.size() != 1) return {Reason::refused, "the multicast object is to come with the request"};

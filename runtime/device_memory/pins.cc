@@ -95,7 +95,7 @@ Result<std::shared_ptr<void>> pin(std::shared_ptr<SharedSegment> segment, std::b
                                   void** on_device) {
   // All that unpinning needs is there before it is pinned: to unpin it at once, for want of memory, would
   // wait for streams that wait for this rank.
-  const auto pinned = transport::free_when_idle(std::make_shared<Pinned>(std::move(segment)));
+  const auto pinned = free_when_idle(std::make_shared<Pinned>(std::move(segment)));
   OURO_ASSIGN(void* const there, Pins::all().take(at, bytes));
   pinned->at = at;
   if (on_device) *on_device = there;

@@ -9,7 +9,7 @@
 namespace ouro::rt {
 
 /// Pins [at, at + bytes) of a segment until the last copy of the result is destroyed and the process is idle
-/// (transport::free_when_idle). Callers that pin the same `at` share the pin. `on_device`, unless null, is
+/// (free_when_idle). Callers that pin the same `at` share the pin. `on_device`, unless null, is
 /// where devices see it. Errors: the driver's.
 Result<std::shared_ptr<void>> pin(std::shared_ptr<SharedSegment>, std::byte* at, std::size_t bytes,
                                   void** on_device = nullptr);

@@ -8,19 +8,17 @@
 #include "runtime/core/log.h"
 #include "runtime/device_memory/cuda_ipc.h"
 
-namespace ouro::transport {
+namespace ouro::rt {
 
-using gpu::gpu;
-
-Result<std::shared_ptr<GpuPiece>> GpuPiece::retain(const void* p) {
-  const auto piece = free_when_idle(std::shared_ptr<GpuPiece>(new GpuPiece));
-  OURO_ASSIGN(piece->region_, gpu().retain_piece(p));
+Result<std::shared_ptr<RetainedPiece>> RetainedPiece::retain(const void* p) {
+  const auto piece = free_when_idle(std::shared_ptr<RetainedPiece>(new RetainedPiece));
+  OURO_ASSIGN(piece->region_, gpu::gpu().retain_piece(p));
   piece->retained_ = true;
   return piece;
 }
 
-GpuPiece::~GpuPiece() {
-  if (retained_) (void)gpu().release_piece(region_).ok();
+RetainedPiece::~RetainedPiece() {
+  if (retained_) (void)gpu::gpu().release_piece(region_).ok();
 }
 
 /// Makes the export of a range: all pieces of VMM memory that it overlaps, or the whole legacy allocation.
@@ -29,7 +27,7 @@ Result<GpuExports::Entry> GpuExports::entry_of(const std::byte* p, std::size_t b
   Entry e{.base = const_cast<std::byte*>(p), .bytes = bytes, .allocation = info.allocation};
   if (info.legacy_ipc) {
     if (!reach.processes) return e;
-    OURO_ASSIGN(e.handle, gpu().ipc_export(info.base));
+    OURO_ASSIGN(e.handle, gpu::gpu().ipc_export(info.base));
     e.has_handle = true;
     e.base = static_cast<std::byte*>(info.base);
     e.bytes = info.bytes;
@@ -39,17 +37,17 @@ Result<GpuExports::Entry> GpuExports::entry_of(const std::byte* p, std::size_t b
     if (e.pieces.size() == kMaxPieces)
       return Status(Reason::resource, fmt::format("{} bytes at {} are more than {} pieces of cuMemMap", bytes,
                                                   fmt::ptr(p), kMaxPieces));
-    OURO_ASSIGN(const auto here, gpu().pointer(at));
+    OURO_ASSIGN(const auto here, gpu::gpu().pointer(at));
     if (here.kind != gpu::MemoryKind::device || here.device != info.device || !here.base)
       return invalid(fmt::format("of {} bytes at {}, those from byte {} on are not memory of GPU {}", bytes,
                                  fmt::ptr(p), at - p, info.device));
     gpu::Region piece{.device = here.device, .data = here.base, .bytes = here.bytes};
     if (reach.processes) {
-      OURO_ASSIGN(auto kept, GpuPiece::retain(at));
+      OURO_ASSIGN(auto kept, RetainedPiece::retain(at));
       piece = kept->region();
       e.pieces.push_back(std::move(kept));
     }
-    if (reach.devices) OURO_TRY(gpu().open_to_peers(piece));
+    if (reach.devices) OURO_TRY(gpu::gpu().open_to_peers(piece));
     at = static_cast<std::byte*>(piece.data) + piece.bytes;
   }
   if (e.pieces.empty()) return e;
@@ -61,7 +59,7 @@ Result<GpuExports::Entry> GpuExports::entry_of(const std::byte* p, std::size_t b
 Result<std::uint64_t> GpuExports::register_range(const void* data, std::size_t bytes, int device,
                                                  Reach reach) {
   const auto* p = static_cast<const std::byte*>(data);
-  OURO_ASSIGN(const auto info, gpu().pointer(p));
+  OURO_ASSIGN(const auto info, gpu::gpu().pointer(p));
   if (info.kind == gpu::MemoryKind::managed)
     return unsupported(fmt::format(
         "the memory at {} is managed (cudaMallocManaged), which no other process can map", fmt::ptr(p)));
@@ -305,4 +303,4 @@ Result<std::vector<std::uint64_t>> GpuExports::deregister(std::uint64_t registra
   return to_be_closed;
 }
 
-}  // namespace ouro::transport
+}  // namespace ouro::rt

@@ -58,7 +58,7 @@ Result<std::shared_ptr<WorkState>> GpuMessages::run(std::vector<std::shared_ptr<
     return invalid(fmt::format("message: a stream of GPU {}; this rank has GPU {}", stream->device(),
                                context_.spec().gpu));
   OURO_TRY(stream->check_thread());
-  const auto on_device = std::make_shared<transport::OnDevice>();
+  const auto on_device = std::make_shared<OperationOnDevice>();
   OURO_ASSIGN(const std::uint64_t capture, gpu::gpu().capturing(stream->get()));
   for (const auto& m : messages)  // all of them before the first copy
     // A graph may replay a send while the one before is still on the network, without a copy of its own.
@@ -75,7 +75,7 @@ Result<std::shared_ptr<WorkState>> GpuMessages::run(std::vector<std::shared_ptr<
 }
 
 Result<std::shared_ptr<WorkState>> GpuMessages::enqueue(const std::vector<std::shared_ptr<Message>>& messages,
-                                                        const std::shared_ptr<transport::OnDevice>& on_device,
+                                                        const std::shared_ptr<OperationOnDevice>& on_device,
                                                         const std::shared_ptr<GpuStream>& stream,
                                                         Exchange exchange) const {
   gpu::Gpu& gpu = gpu::gpu();

@@ -35,7 +35,7 @@ class GpuMessages {
   Status take_carrier(Message*, bool may_use_fabric) const;
   /// After an error, copies that have been enqueued may still access the pinned memory of the messages.
   Result<std::shared_ptr<WorkState>> enqueue(const std::vector<std::shared_ptr<Message>>&,
-                                             const std::shared_ptr<transport::OnDevice>&,
+                                             const std::shared_ptr<OperationOnDevice>&,
                                              const std::shared_ptr<GpuStream>&, Exchange) const;
 
   Context& context_;

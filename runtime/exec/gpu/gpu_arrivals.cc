@@ -100,7 +100,7 @@ Status GpuArrivals::await_room() {
 }
 
 Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, std::uint64_t stream, bool capturing,
-                             transport::GpuRef in, transport::GpuRef out, bool* last) {
+                             GpuRef in, GpuRef out, bool* last) {
   OURO_TRY(await_room());
   const Operation& op = plan.op;
   GpuArrival& arrival = words_->arrival(team_.rank, ops_);

@@ -35,8 +35,8 @@ class GpuArrivals {
   /// and their records are of the same operation. Waits for a rank that is 64 operations behind.
   /// `stream`: its identity(). Errors: mismatch; invalid, if two ranks are on one stream, where the first
   /// would wait for the second.
-  Status announce(const Plan&, std::uint64_t seq, std::uint64_t stream, bool capturing, transport::GpuRef in,
-                  transport::GpuRef out, bool* last);
+  Status announce(const Plan&, std::uint64_t seq, std::uint64_t stream, bool capturing, GpuRef in, GpuRef out,
+                  bool* last);
   /// A copy of rank r's record of the operation that was announced last: a peer could change it under us.
   GpuArrival record(int r) const { return words_->arrival(r, ops_ - 1); }
   /// Of the next operation on the leader's path that is not captured; all ranks count the same.

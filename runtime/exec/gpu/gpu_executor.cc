@@ -48,7 +48,7 @@ GpuExecutor::GpuExecutor(Context& context, const Members& members, Waiter& waite
 Status GpuExecutor::check_buffers(const Operation& op, std::uint64_t plan) {
   if (plan != 0 && plan == checked_plan_) return {};
   const std::size_t in = op.read_bytes(team_.rank), out = op.written_bytes(team_.rank);
-  transport::GpuExports& exports = team_.context.device_memory().exports();
+  GpuExports& exports = team_.context.device_memory().exports();
   if (in > 0) OURO_TRY(exports.find(op.in.data, in, team_.device).status());
   if (out > 0) OURO_TRY(exports.find(op.out.data, out, team_.device).status());
   checked_plan_ = plan;
@@ -62,7 +62,7 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
   const bool capturing = *capture != 0;
   if (path != GpuPath::leader)
     OURO_TRY(check_buffers(plan.op, plan.id));  // the leader's path finds them anyway
-  transport::free_if_idle();
+  free_if_idle();
   OURO_ASSIGN(auto ahead, pending_.prepare(&plan, seq, stream, capturing));
   OURO_TRY(pending_.order(*stream, capturing));
   const auto on_path = [&]() -> Status {
@@ -103,7 +103,7 @@ Status GpuExecutor::run_with_host_part(const Plan& plan, GpuPath path, std::uint
   if (*capture != 0)
     return unsupported("an operation that is staged through the host cannot be captured in a graph");
   OURO_TRY(check_buffers(plan.op, 0));
-  transport::free_if_idle();
+  free_if_idle();
   OURO_TRY(pending_.order(*stream, false));
   count(path);
   if (path == GpuPath::hierarchy) return hierarchy_.run(plan, seq, stream, std::move(on_host), work);

@@ -40,7 +40,7 @@ int GpuListing::free_number() {
     mine_.emplace_back();
     return static_cast<int>(mine_.size()) - 1;
   }
-  transport::GpuExports& exports = team_.context.device_memory().exports();
+  GpuExports& exports = team_.context.device_memory().exports();
   const std::uint64_t endings = exports.endings();
   if (endings == endings_) return -1;
   bool later = false;  // a number becomes free without another ending
@@ -63,7 +63,7 @@ Result<std::uint64_t> GpuListing::refer(const void* p, std::size_t bytes, std::u
   if (bytes == 0) return 0;
   // Other processes map only memory that this library allocated or that the program registered: they cannot
   // learn of a free of other memory before it happens.
-  transport::GpuExports& exports = team_.context.device_memory().exports();
+  GpuExports& exports = team_.context.device_memory().exports();
   OURO_ASSIGN(const auto found,
               team_.abroad ? exports.find_lasting(p, bytes) : exports.find(p, bytes, team_.device));
   if (found.id == 0 || found.offset >> Ref::kOffsetBits != 0) return Ref::kNone;

@@ -70,7 +70,7 @@ class GpuListing {
   struct Learning {
     int owner, number;
     bool mapped;
-    std::shared_ptr<transport::GpuImport> keep;
+    std::shared_ptr<GpuImport> keep;
   };
   /// The tries to map what another rank has listed next, of which the last has failed.
   struct Trying {
@@ -97,9 +97,9 @@ class GpuListing {
   std::vector<Trying> trying_;         // by rank
   std::vector<Learning> learning_;
   std::mutex kept_mutex_;
-  std::vector<std::shared_ptr<transport::GpuImport>> kept_;  // under the lock
-  std::atomic<bool> keeps_all_{false};                       // set by the thread of the call
-  const DeviceMemory::Keeper keeper_;                        // last: it uses the above
+  std::vector<std::shared_ptr<GpuImport>> kept_;  // under the lock
+  std::atomic<bool> keeps_all_{false};            // set by the thread of the call
+  const DeviceMemory::Keeper keeper_;             // last: it uses the above
 };
 
 }  // namespace ouro::rt

@@ -58,7 +58,7 @@ class GpuPending::Mark final : public rt::Mark {
   std::shared_ptr<PooledEvent> event_;
   std::shared_ptr<GpuWords> words_;
   std::shared_ptr<ResidentArena> arena_;
-  transport::OnDevice on_device_;
+  OperationOnDevice on_device_;
   std::mutex mutex_;
   bool passed_ = false, explained_ = false;
   Status outcome_;
@@ -81,7 +81,7 @@ Result<GpuPending::Ahead> GpuPending::prepare(const Plan* plan, std::uint64_t se
   Ahead a;
   a.stream = stream, a.capturing = capturing, a.watched = plan != nullptr, a.in_turn = in_turn;
   if (capturing) {  // nothing runs yet, and what runs later reports through the group
-    transport::graphs_exist();
+    note_graph_capture();
     captured_.store(true);
     a.work = std::make_shared<WorkState>();
     return a;

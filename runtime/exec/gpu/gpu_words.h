@@ -23,7 +23,7 @@ struct GpuArrival {
   std::uint64_t seq, signature;
   std::uint64_t stream;    // GpuStream::identity()
   std::uint32_t captured;  // whether its stream is recording a graph
-  transport::GpuRef in, out;
+  GpuRef in, out;
   Scalar premul;
   std::uint64_t send_counts[kPairs], recv_counts[kPairs];  // uneven all_to_all
 };

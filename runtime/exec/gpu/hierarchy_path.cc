@@ -204,7 +204,7 @@ void HierarchyPath::drop(Scratch* s) {
 
 Status HierarchyPath::need(std::size_t bytes, Scratch* s) {
   if (bytes == 0 || (s->block && s->block->bytes() >= bytes)) return {};
-  OURO_ASSIGN(auto block, transport::GpuBlock::create(team_.device, std::bit_ceil(bytes)));
+  OURO_ASSIGN(auto block, GpuBlock::create(team_.device, std::bit_ceil(bytes)));
   if (s->block) outgrown_.push_back(std::exchange(*s, {}));
   s->id = team_.context.device_memory().exports().add(block);
   s->block = std::move(block);

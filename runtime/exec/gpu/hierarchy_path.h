@@ -36,7 +36,7 @@ class HierarchyPath {
   class Mover;
   /// Device memory, kept from operation to operation, that other ranks of the host can map.
   struct Scratch {
-    std::shared_ptr<transport::GpuBlock> block;
+    std::shared_ptr<GpuBlock> block;
     std::uint64_t id = 0;
     std::byte* data() const { return block ? block->data() : nullptr; }
   };

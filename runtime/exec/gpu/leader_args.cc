@@ -49,7 +49,7 @@ Status LeaderPath::find_buffers(const Plan& plan, bool capturing, gpu::FusedArgs
   const std::size_t elem = size_of(op.dtype(team_.rank));
   for (int r = 0; r < team_.size; ++r) {
     const GpuArrival arrival = arrivals_.record(r);
-    const auto resolve = [&](const transport::GpuRef& ref, std::size_t count) -> Result<std::byte*> {
+    const auto resolve = [&](const GpuRef& ref, std::size_t count) -> Result<std::byte*> {
       if (r == team_.rank) return reinterpret_cast<std::byte*>(ref.address);
       OURO_ASSIGN(auto at, team_.context.device_memory().resolve(team_.world_rank(r), ref, count * elem));
       if (capturing) team_.retire(std::move(at.keep));  // a replay finds it as long as the group lives

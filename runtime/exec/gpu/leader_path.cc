@@ -7,9 +7,6 @@
 
 namespace ouro::rt {
 
-using transport::GpuBlock;
-using transport::GpuRef;
-
 LeaderPath::~LeaderPath() {
   const auto drop = [&](StandIn& s) {
     if (s.id != 0) team_.context.device_memory().exports().withdraw(s.id);

@@ -35,17 +35,16 @@ class LeaderPath {
  private:
   /// Stand-in for a buffer that others cannot map. Kept from operation to operation, which follow each other.
   struct StandIn {
-    std::shared_ptr<transport::GpuBlock> block;
+    std::shared_ptr<GpuBlock> block;
     std::uint64_t id = 0;
   };
   /// How others find the buffers of a call.
   struct Buffers {
-    transport::GpuRef in, out;
+    GpuRef in, out;
     bool in_stands = false, out_stands = false;  ///< a stand-in is copied to before, and from after
   };
   Status refer(const Operation&, bool capturing, Buffers*);
-  Status refer(const void* p, std::size_t bytes, bool capturing, StandIn*, transport::GpuRef*,
-               bool* stands_in);
+  Status refer(const void* p, std::size_t bytes, bool capturing, StandIn*, GpuRef*, bool* stands_in);
   Status prepare();  ///< what lead() may need: it makes nothing, while the others' streams wait
   Status open_words();
   /// Whether events say that the streams of all ranks have reached an operation.

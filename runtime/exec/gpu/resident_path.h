@@ -80,7 +80,7 @@ class ResidentPath {
   const GpuTopology& topology_;
   GpuListing listing_;
   std::uint64_t named_ = 0;
-  std::shared_ptr<transport::GpuMulticast> multicast_;
+  std::shared_ptr<GpuMulticast> multicast_;
   std::mutex mutex_;  // while arena_ is being set
   std::shared_ptr<ResidentArena> arena_;
 };

@@ -133,7 +133,7 @@ class Leader final : public Program {
     rt::GpuArrivals& arrivals = *arrivals_[fiber];
     for (int k = 0; k < operations_; ++k) {
       bool last = false;
-      const transport::GpuRef in{static_cast<std::uint64_t>(fiber + 1), static_cast<std::uint64_t>(k), 0};
+      const rt::GpuRef in{static_cast<std::uint64_t>(fiber + 1), static_cast<std::uint64_t>(k), 0};
       check(arrivals.announce(plan_, static_cast<std::uint64_t>(k) + 1, 0, false, in, in, &last).ok(),
             "ranks of one operation disagree");
       const rt::LeaderWords words(*arrivals.words(), ranks_, captured_,
@@ -228,7 +228,7 @@ class Records final : public Program {
  private:
   void announce(int rank, std::uint64_t k) {
     bool last = false;
-    const transport::GpuRef at{static_cast<std::uint64_t>(rank + 1), k, 0};
+    const rt::GpuRef at{static_cast<std::uint64_t>(rank + 1), k, 0};
     check(arrivals_[rank]->announce(plan_, k + 1, 0, false, at, at, &last).ok(),
           "ranks of one operation disagree");
     check(last == (rank == 1), "the wrong rank leads");

@@ -31,7 +31,7 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
       auto* const p = static_cast<std::byte*>(*range);
       for (const std::size_t at : {std::size_t{0}, kUnit}) ASSERT_TRUE(shared.map(0, p + at, kUnit).ok());
       std::vector<std::uint64_t> dropped;
-      transport::GpuExports exports([&](std::uint64_t id) { dropped.push_back(id); });
+      rt::GpuExports exports([&](std::uint64_t id) { dropped.push_back(id); });
       const auto a = exports.register_range(p, kUnit, 0, {.processes = true});
       const auto b = exports.register_range(p + kUnit, kUnit, 0, {.processes = true});
       ASSERT_TRUE(a.ok() && b.ok());
@@ -44,7 +44,7 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
       const std::uint64_t other = id(kUnit, 4);
       EXPECT_TRUE(named[0] != 0 && named[1] > named[0] && other != 0);
       for (const std::uint64_t n : named) EXPECT_TRUE(exports.offer(n, 0, 2).ok());
-      std::optional<transport::OnDevice> operation(std::in_place);
+      std::optional<rt::OperationOnDevice> operation(std::in_place);
       ASSERT_TRUE(shared.unmap(p).ok());
       if (in_a_call) {
         for (int call = 0; call < 8; ++call) EXPECT_TRUE(exports.find(p + kUnit, 4, 0).ok());
@@ -54,7 +54,7 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
       EXPECT_EQ(id(0, 4), 0u);
       EXPECT_EQ(id(kUnit - 4, 8), 0u);
       EXPECT_EQ(id(kUnit, 4), other);
-      transport::free_if_idle();
+      rt::free_if_idle();
       for (const std::uint64_t n : named) {
         EXPECT_FALSE(exports.ended(n));
         EXPECT_TRUE(exports.offer(n, 0, 2).ok());
@@ -62,7 +62,7 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
       EXPECT_TRUE(dropped.empty());
       EXPECT_EQ(shared.live().retained, 2);
       operation.reset();
-      transport::free_if_idle();
+      rt::free_if_idle();
       std::ranges::sort(dropped);
       EXPECT_EQ(dropped, named);
       EXPECT_EQ(shared.live().retained, 1);
@@ -83,12 +83,12 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
 TEST(Exports, EndWhenTheLastOperationHasEnded) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
-  Processes alone(1, [&](int, Board&) {  // graphs_exist() is for good
-    const auto releaser = transport::DeferredFreeThread::of_process();
+  Processes alone(1, [&](int, Board&) {  // note_graph_capture() is for good
+    const auto releaser = rt::DeferredFreeThread::of_process();
     ASSERT_TRUE(releaser != nullptr);
-    EXPECT_EQ(transport::DeferredFreeThread::of_process(), releaser);
+    EXPECT_EQ(rt::DeferredFreeThread::of_process(), releaser);
     const auto waits = [](std::thread::id* by) {
-      return transport::free_when_idle(std::shared_ptr<char>(new char, [by](char* p) {
+      return rt::free_when_idle(std::shared_ptr<char>(new char, [by](char* p) {
         *by = std::this_thread::get_id();
         delete p;
       }));
@@ -96,27 +96,27 @@ TEST(Exports, EndWhenTheLastOperationHasEnded) {
     const auto me = std::this_thread::get_id();
     std::thread::id by[3];
     const auto ended = [&](int k) {
-      transport::finish_freeing();
+      rt::finish_freeing();
       return by[k] != std::thread::id();
     };
-    std::optional<transport::OnDevice> operation(std::in_place);
+    std::optional<rt::OperationOnDevice> operation(std::in_place);
     waits(&by[0]).reset();
     EXPECT_EQ(by[0], std::thread::id());
     operation.reset();
     EXPECT_TRUE(eventually([&] { return ended(0); }));
     {
-      const transport::NeverFrees here;
+      const rt::NeverFrees here;
       waits(&by[1]).reset();
-      transport::free_soon(5s);
+      rt::free_soon(5s);
       EXPECT_TRUE(by[1] != std::thread::id() && by[1] != me);
     }
-    transport::graphs_exist();
+    rt::note_graph_capture();
     operation.emplace();
     waits(&by[2]).reset();
     operation.reset();
     std::this_thread::sleep_for(20ms);
     EXPECT_EQ(by[2], std::thread::id());
-    transport::free_soon(5s);
+    rt::free_soon(5s);
     EXPECT_TRUE(by[2] != std::thread::id() && by[2] != me);
   });
   alone.join();
@@ -137,7 +137,7 @@ TEST(Exports, AreFoundAndOfferedWhileTheDriverRegisters) {
     for (const std::size_t at : {std::size_t{0}, kUnit}) ASSERT_TRUE(shared.map(0, p + at, kUnit).ok());
     std::atomic_ref flag(*static_cast<std::uint32_t*>(*word));
     flag = 0;
-    transport::GpuExports exports([](std::uint64_t) {});
+    rt::GpuExports exports([](std::uint64_t) {});
     ASSERT_TRUE(exports.register_range(p, kUnit, 0, {.processes = true}).ok());
     const gpu::MemOp until{gpu::MemOp::Kind::wait_equal, 1, *word};
     ASSERT_TRUE(shared.enqueue(std::span(&until, 1), *stream).ok());
@@ -170,7 +170,7 @@ TEST(Exports, StayTheSameForABufferAsASegmentGrows) {
     const auto range = shared.reserve(0, 3 * kUnit);
     ASSERT_TRUE(range.ok());
     auto* const p = static_cast<std::byte*>(*range);
-    transport::GpuExports exports([](std::uint64_t) {});
+    rt::GpuExports exports([](std::uint64_t) {});
     const auto id = [&](std::size_t at, std::size_t bytes) {
       const auto found = exports.find_lasting(p + at, bytes);
       EXPECT_TRUE(found.ok());
@@ -218,7 +218,7 @@ TEST(Exports, OfThousandsOfAdjacentRanges) {
     ASSERT_TRUE(range.ok());
     auto* const p = static_cast<std::byte*>(*range);
     ASSERT_TRUE(shared.map(0, p, kUnit).ok());
-    transport::GpuExports exports([](std::uint64_t) {});
+    rt::GpuExports exports([](std::uint64_t) {});
     std::vector<std::uint64_t> numbers;
     for (std::size_t k = 0; k < kRanges; ++k) {
       const auto number = exports.register_range(p + k * kBytes, kBytes, 0, {.devices = true});
@@ -250,13 +250,13 @@ TEST(Imports, AreNotLargerThanTheMemory) {
   Processes ranks(1, [&](int, Board&) {
     gpu::install(new gpu::FakeGpu);
     for (const std::size_t says : {kUnit / 2, kUnit, 16 * kUnit}) {
-      const auto fetch = [&](std::size_t) -> Result<transport::GpuOffer> {
-        transport::GpuOffer offer;
+      const auto fetch = [&](std::size_t) -> Result<rt::ExportHandles> {
+        rt::ExportHandles offer;
         offer.bytes = says;
         offer.handle = *handle;
         return offer;
       };
-      transport::GpuImports imports;
+      rt::GpuImports imports;
       const std::size_t there = std::min(says, kUnit);
       const auto whole = imports.map(0, {.id = 1}, there, fetch);
       ASSERT_TRUE(whole.ok()) << whole.status().message();

@@ -260,7 +260,7 @@ TEST(Unmapping, WaitsForNoOperationAndHappensOnceThereIsNone) {
     EXPECT_EQ(held.expect(2), "");
     EXPECT_EQ(stays.expect(4), "");
     EXPECT_TRUE(eventually([&] {
-      transport::free_if_idle();
+      rt::free_if_idle();
       return u.fake().live().imports <= mapped;  // freed memory is unmapped, and new memory is mapped
     }));
     EXPECT_EQ(u.fake().stalls(), 0);
@@ -324,7 +324,7 @@ TEST(Unmapping, OfWhatAUserHasFreedComesSoon) {
       ASSERT_TRUE(s->synchronize().ok());
     }
     EXPECT_TRUE(eventually([&] {
-      transport::free_if_idle();
+      rt::free_if_idle();
       return u.fake().live().imports <= mapped;
     }));
     EXPECT_EQ(only_ran(c.world(), "leader"), "");

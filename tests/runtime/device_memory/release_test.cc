@@ -148,7 +148,7 @@ TEST_F(Released, BeforeTheOtherRankHasComeToTheOperation) {
       } else {
         EXPECT_TRUE(eventually([&] { return board.stage[1] == turn; }));
         for (int k = 0; k < 3; ++k) ASSERT_TRUE(all_reduce(*beside, w, w, ReduceOp::max, *t)->wait().ok());
-        transport::free_if_idle();
+        rt::free_if_idle();
         EXPECT_GE(fake().live().imports, mapped);
         auto late = all_reduce(c.world(), v, v, ReduceOp::sum, *s);
         ASSERT_TRUE(late.ok() && late->wait().ok()) << late.status().message();

@@ -427,7 +427,7 @@ TEST_F(FakeFaults, NothingLeaks) {
       if (live == &later) (void)eventually([&] { return fake_->live().streams <= first.streams; });
       // The thread that ends an operation may be late too, and resources are released only after it.
       (void)eventually([&] {
-        transport::free_if_idle();
+        rt::free_if_idle();
         return fake_->live().registrations == 0;
       });
       *live = fake_->live();

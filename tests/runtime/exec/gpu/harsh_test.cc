@@ -136,7 +136,7 @@ TEST_P(HarshPaths, EndingAGroupWaitsForNoOther) {
     EXPECT_EQ(seats[0].data.expect(8), "");
   }
   EXPECT_TRUE(eventually([&] {  // the thread that ends an operation may be late
-    transport::free_if_idle();
+    rt::free_if_idle();
     return fake.live().registrations == 0;
   }));
   EXPECT_EQ(fake.stalls(), 0);

@@ -139,7 +139,7 @@ std::string fails_alike(Context& c, Reason reason, FakeForEach& fakes) {
   }
   OURO_RANK_OK(barrier(c.world()));
   const bool back = eventually([&] {
-    transport::free_if_idle();
+    rt::free_if_idle();
     return fakes.live().multicasts == 0;
   });
   OURO_RANK_CHECK(back, "{} are left", fakes.live().multicasts);

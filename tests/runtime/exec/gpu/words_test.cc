@@ -361,7 +361,7 @@ TEST(WordsOfRanks, OutliveTheGroupOfWhoHasThem) {
         EXPECT_TRUE(last.wait().ok()) << last.wait().message();
         EXPECT_EQ(only_ran(*g, path), "");
         EXPECT_TRUE(g->close().ok());
-        transport::free_if_idle();
+        rt::free_if_idle();
         fake->delay(gpu::FakeOp::mem_op, 0us);
       }
       EXPECT_TRUE(seat.stream.synchronize().ok());
