@@ -15,6 +15,7 @@
 #include "runtime/core/deadline.h"
 #include "runtime/core/log.h"
 #include "runtime/core/process.h"
+#include "runtime/device_memory/process_ranks.h"
 #include "runtime/job/remarks.h"
 #include "runtime/join/local_socket.h"
 
@@ -134,7 +135,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   JoinOptions joining = spec.join;
   joining.network = network->get();
   if (joining.network) joining.leads_host = spec.local_rank == 0;
-  const DeviceMemory::Coming coming(spec.join.job, spec.join.rank, spec.gpu);
+  const JoiningRank joining_rank(spec.join.job, spec.join.rank, spec.gpu);
   auto joined = join(joining, name, *control);
   if (!joined.ok()) return joined.status();
   auto context = std::shared_ptr<Context>(
@@ -155,7 +156,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
                                               std::move(server), std::move(joined->rendezvous));
   }
   if (context->network_) context->start_network();
-  context->device_memory_.be_neighbour(true);
+  context->device_memory_.publish_in_process();
   OURO_INFO(INIT, "rank {} of {} joined job {}", context->rank(), context->size(), wire::hex(spec.join.job));
   return context;
 }
@@ -228,7 +229,7 @@ void Context::close(std::chrono::milliseconds linger) {
   if (closed_.exchange(true) || inherited()) return;
   if (faults_) (void)faults_->strike(Fault::At::close);
   OURO_INFO(DESTROY, "rank {} of {} closes its context", rank(), size());
-  device_memory_.be_neighbour(false);
+  device_memory_.withdraw_in_process();
   ControlPage& page = members_.own_page();
   if (network_) {  // data that closed groups have sent is still delivered
     page.state.set(static_cast<std::uint32_t>(ContextState::leaving));

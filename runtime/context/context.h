@@ -56,7 +56,7 @@ class Registration {
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
   /// Ends the registration. If other processes may have opened the memory by a legacy handle, waits up to
-  /// `patience` until they have closed it; without patience, asks them once. May be called again after an
+  /// `patience` until they have closed it; with a patience of 0, asks them once. May be called again after an
   /// error. Not thread-safe.
   Status release(std::chrono::milliseconds patience);
 

@@ -14,108 +14,108 @@
 namespace ouro::rt {
 namespace {
 
-/// Something whose freeing is deferred. A list of them.
-struct Kept {
-  std::shared_ptr<void> what;
-  Kept* next = nullptr;
+/// An owner whose freeing is deferred; an element of a list.
+struct Deferred {
+  std::shared_ptr<void> owner;
+  Deferred* next = nullptr;
   unsigned forks = ouro::forks();
 };
 
-struct Process {
+/// What this process has deferred, and its operations on devices.
+struct DeferredFrees {
   std::mutex mutex;
   std::condition_variable changed;
-  int on_device = 0;     // operations
-  bool freeing = false;  // no operation begins meanwhile
-  Kept* waiting = nullptr;
-  std::atomic<bool> any{false};  // is deferred
+  int on_device = 0;     // number of operations
+  bool freeing = false;  // a thread frees; no operation begins meanwhile
+  Deferred* first = nullptr;
+  std::atomic<bool> any{false};  // the list may have an element
   // For the DeferredFreeThread.
   std::condition_variable wanted;
-  int asked = 0;  // by threads that wait
+  int requests = 0;  // number of threads that wait in free_soon()
   bool graphs = false;
-  std::mutex making;  // taken before `mutex`
+  std::mutex thread_mutex;  // taken before `mutex`
   std::weak_ptr<DeferredFreeThread> thread;
 };
-constinit PerProcess<Process> g_process;
-Process& process() { return *g_process; }
+constinit PerProcess<DeferredFrees> g_deferred_frees;
 
 thread_local int t_frees_nothing = 0;
 
-/// Frees everything that is deferred. It may hold handles of free_when_idle() itself, so the lock is not held
-/// meanwhile.
-void free_all(Process& p, std::unique_lock<std::mutex>& lock) {
-  if (p.on_device > 0 || p.freeing || t_frees_nothing > 0) return;
-  p.freeing = true;
-  while (p.waiting) {
-    std::unique_ptr<Kept> freed(std::exchange(p.waiting, p.waiting->next));
+/// Frees everything that is deferred, unless an operation is on a device or another thread is freeing. An
+/// owner may itself hold handles of free_when_idle(), so the lock is not held while one is freed.
+void free_all(DeferredFrees& d, std::unique_lock<std::mutex>& lock) {
+  if (d.on_device > 0 || d.freeing || t_frees_nothing > 0) return;
+  d.freeing = true;
+  while (d.first) {
+    std::unique_ptr<Deferred> freed(std::exchange(d.first, d.first->next));
     lock.unlock();
     freed.reset();
     lock.lock();
   }
-  p.any.store(false, std::memory_order_relaxed);
-  p.freeing = false;
-  p.changed.notify_all();
+  d.any.store(false, std::memory_order_relaxed);
+  d.freeing = false;
+  d.changed.notify_all();
 }
 
-void keep_until_idle(Kept* kept) noexcept {
-  if (kept->forks != forks()) return;
-  Process& p = process();
-  std::unique_lock lock(p.mutex);
-  kept->next = std::exchange(p.waiting, kept);
-  p.any.store(true, std::memory_order_relaxed);
-  if (t_frees_nothing > 0) p.wanted.notify_all();
-  free_all(p, lock);
+void defer(Deferred* deferred) noexcept {
+  if (deferred->forks != forks()) return;
+  DeferredFrees& d = *g_deferred_frees;
+  std::unique_lock lock(d.mutex);
+  deferred->next = std::exchange(d.first, deferred);
+  d.any.store(true, std::memory_order_relaxed);
+  if (t_frees_nothing > 0) d.wanted.notify_all();
+  free_all(d, lock);
 }
 
 }  // namespace
 
 OperationOnDevice::OperationOnDevice() {
-  Process& p = process();
-  std::unique_lock lock(p.mutex);
-  p.changed.wait(lock, [&] { return !p.freeing; });
-  ++p.on_device;
+  DeferredFrees& d = *g_deferred_frees;
+  std::unique_lock lock(d.mutex);
+  d.changed.wait(lock, [&] { return !d.freeing; });
+  ++d.on_device;
 }
 OperationOnDevice::~OperationOnDevice() { end(); }
 void OperationOnDevice::end() {
   if (!std::exchange(counted_, false) || forks_ != forks()) return;
-  Process& p = process();
-  std::lock_guard lock(p.mutex);
-  if (--p.on_device == 0 && p.waiting) p.wanted.notify_all();
+  DeferredFrees& d = *g_deferred_frees;
+  std::lock_guard lock(d.mutex);
+  if (--d.on_device == 0 && d.first) d.wanted.notify_all();
 }
 
-std::shared_ptr<void> free_when_idle(std::shared_ptr<void> what) {
-  void* const at = what.get();
-  auto kept = std::make_unique<Kept>(Kept{std::move(what)});
-  return {std::shared_ptr<Kept>(kept.release(), keep_until_idle), at};
+std::shared_ptr<void> free_when_idle(std::shared_ptr<void> owner) {
+  void* const at = owner.get();
+  auto deferred = std::make_unique<Deferred>(Deferred{std::move(owner)});
+  return {std::shared_ptr<Deferred>(deferred.release(), defer), at};
 }
 
 void free_if_idle() noexcept {
-  Process& p = process();
-  if (!p.any.load(std::memory_order_relaxed)) return;
-  std::unique_lock lock(p.mutex);
-  free_all(p, lock);
+  DeferredFrees& d = *g_deferred_frees;
+  if (!d.any.load(std::memory_order_relaxed)) return;
+  std::unique_lock lock(d.mutex);
+  free_all(d, lock);
 }
 
 void finish_freeing() noexcept {
   if (t_frees_nothing > 0) return;
-  Process& p = process();
-  std::unique_lock lock(p.mutex);
-  p.changed.wait(lock, [&] { return !p.freeing; });
-  free_all(p, lock);
+  DeferredFrees& d = *g_deferred_frees;
+  std::unique_lock lock(d.mutex);
+  d.changed.wait(lock, [&] { return !d.freeing; });
+  free_all(d, lock);
 }
 
 void free_soon(std::chrono::milliseconds at_most) noexcept {
-  Process& p = process();
-  std::unique_lock lock(p.mutex);
-  if (!p.waiting && !p.freeing) return;
-  ++p.asked;
-  p.wanted.notify_all();
-  p.changed.wait_for(lock, at_most, [&] { return p.on_device > 0 || (!p.waiting && !p.freeing); });
-  --p.asked;
+  DeferredFrees& d = *g_deferred_frees;
+  std::unique_lock lock(d.mutex);
+  if (!d.first && !d.freeing) return;
+  ++d.requests;
+  d.wanted.notify_all();
+  d.changed.wait_for(lock, at_most, [&] { return d.on_device > 0 || (!d.first && !d.freeing); });
+  --d.requests;
 }
 
 void note_graph_capture() noexcept {
-  std::lock_guard lock(process().mutex);
-  process().graphs = true;
+  std::lock_guard lock(g_deferred_frees->mutex);
+  g_deferred_frees->graphs = true;
 }
 
 NeverFrees::NeverFrees() { ++t_frees_nothing; }
@@ -126,10 +126,10 @@ class DeferredFreeThread::Loop {
   Loop() : thread_("ouro-unmap", [this] { run(); }) {}
   ~Loop() {
     {
-      std::lock_guard lock(process_.mutex);
+      std::lock_guard lock(frees_.mutex);
       stop_ = true;
     }
-    process_.wanted.notify_all();
+    frees_.wanted.notify_all();
     thread_.join();
   }
   Loop(const Loop&) = delete;
@@ -137,18 +137,18 @@ class DeferredFreeThread::Loop {
 
  private:
   void run() {
-    Process& p = process_;
-    std::unique_lock lock(p.mutex);
+    DeferredFrees& d = frees_;
+    std::unique_lock lock(d.mutex);
     while (!stop_) {
-      if (p.waiting && p.on_device == 0 && !p.freeing && (p.asked > 0 || !p.graphs)) {
-        free_all(p, lock);
+      if (d.first && d.on_device == 0 && !d.freeing && (d.requests > 0 || !d.graphs)) {
+        free_all(d, lock);
       } else {
-        p.wanted.wait(lock);
+        d.wanted.wait(lock);
       }
     }
   }
-  Process& process_ = process();
-  bool stop_ = false;  // under the lock of the process
+  DeferredFrees& frees_ = *g_deferred_frees;
+  bool stop_ = false;  // under frees_.mutex
   Thread thread_;
 };
 
@@ -156,11 +156,11 @@ DeferredFreeThread::DeferredFreeThread() : loop_(new Loop) {}
 DeferredFreeThread::~DeferredFreeThread() = default;
 
 std::shared_ptr<DeferredFreeThread> DeferredFreeThread::of_process() try {
-  Process& p = process();
-  std::lock_guard lock(p.making);
-  if (auto known = p.thread.lock()) return known;
+  DeferredFrees& d = *g_deferred_frees;
+  std::lock_guard lock(d.thread_mutex);
+  if (auto known = d.thread.lock()) return known;
   std::shared_ptr<DeferredFreeThread> made(new DeferredFreeThread);
-  p.thread = made;
+  d.thread = made;
   return made;
 } catch (const std::system_error& e) {
   OURO_INFO(INIT, "no thread frees device memory that is deferred; calls do: {}", e.what());

@@ -6,57 +6,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <cstring>
-#include <exception>
 #include <string_view>
 #include <thread>
+#include <utility>
+#include <variant>
 
 #include "kernels/gpu/resident.h"
 #include "runtime/core/deadline.h"
-#include "runtime/core/no_memory.h"
-#include "runtime/core/per_process.h"
+#include "runtime/device_memory/handle_frames.h"
+#include "runtime/device_memory/process_ranks.h"
 #include "runtime/join/local_socket.h"
 
 namespace ouro::rt {
-namespace {
-
-/// The ranks of this process that have a GPU; nullptr: the rank is joining.
-struct Neighbours {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::map<std::pair<wire::Nonce, int>, DeviceMemory*> ranks;
-};
-constexpr const char* kSocket = "socket";  // the error names a rank of the job, as those of MemoryRequests do
-constexpr auto kToAnswer = std::chrono::milliseconds(100);  // at least, however little patience is left
-constexpr auto kToUnmap = std::chrono::milliseconds(20);    // the watch thread gives this to the driver
-constexpr auto kComing = std::chrono::seconds(10);  // it takes microseconds from joining to being found
-constinit PerProcess<Neighbours> g_neighbours;
-Neighbours& neighbours() { return *g_neighbours; }
-
-}  // namespace
-
-/// Publishes how many exports of other processes this rank has mapped, also of mappings that outlive its
-/// context.
-class DeviceMemory::OpenCount {
- public:
-  explicit OpenCount(std::shared_ptr<SharedSegment> page) : page_(std::move(page)) {}
-  /// Counts one more until the last copy is destroyed.
-  static std::shared_ptr<void> one(const std::shared_ptr<OpenCount>& count) {
-    count->add(1);
-    return {count.get(), [count](void*) { count->add(-1); }};
-  }
-
- private:
-  void add(int change) {
-    std::lock_guard lock(mutex_);
-    count_ += change;
-    reinterpret_cast<ControlPage*>(page_->data())->gpu_open.set(static_cast<std::uint32_t>(count_));
-  }
-  const std::shared_ptr<SharedSegment> page_;
-  std::mutex mutex_;
-  int count_ = 0;
-};
 
 DeviceMemory::DeviceMemory(JobMembers& members, const MemoryRequests& requests, int device)
     : members_(members),
@@ -68,11 +29,10 @@ DeviceMemory::DeviceMemory(JobMembers& members, const MemoryRequests& requests, 
         page.gpu_gone[before % kGone].set(id);
         page.gpu_freed.set(before + 1);
       }),
-      open_(std::make_shared<OpenCount>(members.self().control)),
-      releaser_(device >= 0 ? DeferredFreeThread::of_process() : nullptr) {
-  for (int r = 0; r < members.size(); ++r)
-    imported_.push_back(std::make_unique<Imported>([this] { return OpenCount::one(open_); }));
-}
+      imports_(members, device),
+      blocks_(exports_, device),
+      multicasts_(members, requests, device),
+      free_thread_(device >= 0 ? DeferredFreeThread::of_process() : nullptr) {}
 
 Status DeviceMemory::survey(int device, GpuRecord* record) {
   gpu::Gpu& gpu = gpu::gpu();
@@ -94,31 +54,17 @@ Status DeviceMemory::survey(int device, GpuRecord* record) {
   return {};
 }
 
-DeviceMemory::Coming::Coming(const wire::Nonce& job, int rank, int device)
-    : job_(job), rank_(rank), device_(device) {
-  if (device < 0) return;
-  std::lock_guard lock(neighbours().mutex);
-  neighbours().ranks.emplace(std::pair(job, rank), nullptr);
+void DeviceMemory::publish_in_process() {
+  if (device_ >= 0) publish_rank(requests_.job(), members_.rank(), *this);
 }
 
-DeviceMemory::Coming::~Coming() {
-  if (device_ < 0) return;
-  std::lock_guard lock(neighbours().mutex);
-  const auto it = neighbours().ranks.find({job_, rank_});
-  if (it == neighbours().ranks.end() || it->second) return;
-  neighbours().ranks.erase(it);  // it could not join
-  neighbours().changed.notify_all();
+void DeviceMemory::withdraw_in_process() {
+  if (device_ >= 0) withdraw_rank(requests_.job(), members_.rank());
 }
 
-void DeviceMemory::be_neighbour(bool on) {
-  if (device_ < 0) return;
-  std::lock_guard lock(neighbours().mutex);
-  if (on)
-    neighbours().ranks[{requests_.job(), members_.rank()}] = this;
-  else
-    neighbours().ranks.erase({requests_.job(), members_.rank()});
-  neighbours().changed.notify_all();
-}
+void DeviceMemory::poll_device() { imports_.release_all_ended(); }
+
+void DeviceMemory::close() { imports_.close(); }
 
 Result<std::shared_ptr<GpuBlock>> DeviceMemory::make_block(std::size_t bytes) {
   poll_device();
@@ -126,130 +72,69 @@ Result<std::shared_ptr<GpuBlock>> DeviceMemory::make_block(std::size_t bytes) {
   return GpuBlock::create(device_, bytes);
 }
 
-Result<DeviceMemory::OwnBlock> DeviceMemory::own_block(std::uint64_t key, std::size_t bytes) {
-  // Without the lock, which the watch thread needs to serve others: a driver may wait for its device.
+Result<GroupBlocks::Exported> DeviceMemory::own_block(std::uint64_t key, std::size_t bytes) {
   poll_device();
   finish_freeing();
-  std::unique_lock lock(blocks_mutex_);
-  block_made_.wait(lock, [&] { return !blocks_in_making_.contains(key); });
-  if (const auto known = blocks_.find(key); known != blocks_.end()) return known->second;
-  blocks_in_making_.insert(key);
-  lock.unlock();
-  auto made = Result<std::shared_ptr<GpuBlock>>(no_memory());
-  try {
-    made = GpuBlock::create(device_, bytes);
-  } catch (const std::exception&) {  // or others would wait for it
-  }
-  lock.lock();
-  blocks_in_making_.erase(key);
-  block_made_.notify_all();
-  if (!made.ok()) return made.status();
-  return blocks_[key] = {*made, exports_.add(*made)};
+  return blocks_.find_or_create(key, bytes);
 }
 
-void DeviceMemory::drop_block(std::uint64_t key) {
-  decltype(blocks_)::node_type gone;
-  {
-    std::unique_lock lock(blocks_mutex_);
-    block_made_.wait(lock, [&] { return !blocks_in_making_.contains(key); });
-    gone = blocks_.extract(key);
+Result<DeviceMemory::BlockAt> DeviceMemory::group_block(int r, std::uint64_t key, std::size_t bytes) {
+  if (!members_.is_thread(r)) {
+    OURO_ASSIGN(std::byte* const data, imports_.map_block(r, key, bytes, [&](std::size_t) {
+      return request_handles(requests_, r,
+                             {.kind = wire::Fetch::Kind::gpu_group, .key = key, .bytes = bytes});
+    }));
+    return BlockAt{data, nullptr};
   }
-  if (gone) exports_.withdraw(gone.mapped().id);
+  auto found = Result<GroupBlocks::Exported>(GroupBlocks::Exported{});
+  if (r == members_.rank()) {
+    found = own_block(key, bytes);
+  } else {
+    OURO_TRY(with_rank_memory(requests_.job(), r, [&](DeviceMemory& theirs) {
+      found = theirs.own_block(key, bytes);
+      return found.status();
+    }));
+  }
+  if (!found.ok()) return found.status();
+  return BlockAt{found->block->data(), found->block};
+}
+
+void DeviceMemory::drop_group_block(std::uint64_t key) { blocks_.drop(key); }
+
+Result<GpuImports::Mapped> DeviceMemory::resolve_ref(int r, const GpuRef& ref, std::size_t bytes) {
+  if (members_.is_thread(r)) return GpuImports::Mapped{reinterpret_cast<std::byte*>(ref.address), nullptr};
+  if (ref.id == 0)
+    return Status(Reason::ring_corrupt, fmt::format("rank {} posted memory that nobody can map", r));
+  return imports_.map_export(r, ref, bytes, [&](std::size_t first) {
+    return request_handles(requests_, r, {.kind = wire::Fetch::Kind::gpu, .key = ref.id, .bytes = first});
+  });
 }
 
 Status DeviceMemory::serve(int line, const wire::Fetch& request, std::span<const Fd> given) {
-  if (device_ < 0) return {Reason::refused, "this rank has no GPU"};
   using Kind = wire::Fetch::Kind;
+  if (device_ < 0) return {Reason::refused, "this rank has no GPU"};
   if (request.kind == Kind::multicast || request.kind == Kind::join || request.kind == Kind::bind)
-    return serve_multicast(line, request, given);
+    return multicasts_.serve_step(line, request, given);
+  if (request.kind == Kind::gpu_mapped) {
+    const auto asks = static_cast<int>(request.ranks);
+    if (asks >= members_.size()) return {Reason::refused, "no such rank asks"};
+    return send_frame(line, wire::Grant{imports_.still_maps(asks, request.key) ? 1u : 0u});
+  }
   std::uint64_t id = request.key;
   if (request.kind == Kind::gpu_group) {
     if (request.bytes == 0 || request.bytes > MemoryRequests::kMaxSegment)
       return {Reason::refused,
               fmt::format("a group's device memory is at most {} bytes", MemoryRequests::kMaxSegment)};
-    auto mine = own_block(request.key, request.bytes);
-    if (!mine.ok()) return mine.status();
-    if (mine->block->bytes() != request.bytes)
+    OURO_ASSIGN(const auto mine, own_block(request.key, request.bytes));
+    if (mine.block->bytes() != request.bytes)
       return {Reason::mismatch,
               fmt::format("ranks computed different sizes for a group's device memory: {} and {}",
-                          mine->block->bytes(), request.bytes)};
-    id = mine->id;
+                          mine.block->bytes(), request.bytes)};
+    id = mine.export_id;
   }
-  if (request.kind == Kind::gpu_mapped) {
-    const auto asks = static_cast<int>(request.ranks);
-    if (asks >= members_.size()) return {Reason::refused, "no such rank asks"};
-    return send_frame(line, wire::Grant{maps(asks, id) ? 1u : 0u});
-  }
-  auto offer = exports_.offer(id, request.kind == Kind::gpu ? request.bytes : 0, wire::Pieces::kMost);
-  if (!offer.ok()) return offer.status();
-  if (!offer->pieces.empty()) {
-    wire::Pieces pieces{.bytes = offer->bytes, .sizes = {}};
-    std::vector<int> fds;
-    for (const auto& piece : offer->pieces) {
-      pieces.sizes.push_back(piece.bytes);
-      fds.push_back(piece.fd.get());
-    }
-    return send_frame(line, pieces, fds);
-  }
-  if (offer->fd) return send_frame(line, wire::Grant{offer->bytes}, {offer->fd.get()});
-  wire::Loan loan{.bytes = offer->bytes};
-  std::memcpy(loan.handle.data(), offer->handle.data(), loan.handle.size());
-  return send_frame(line, loan);
-}
-
-Result<ExportHandles> DeviceMemory::fetch(int r, const wire::Fetch& request) {
-  std::vector<Fd> fds;
-  auto answer = requests_.ask(r, request, &fds);
-  if (!answer.ok()) return answer.status();
-  ExportHandles offer;
-  if (auto* grant = std::get_if<wire::Grant>(&*answer); grant && fds.size() == 1) {
-    offer.bytes = grant->bytes;
-    offer.fd = std::move(fds[0]);
-  } else if (auto* loan = std::get_if<wire::Loan>(&*answer); loan && fds.empty()) {
-    offer.bytes = loan->bytes;
-    std::memcpy(offer.handle.data(), loan->handle.data(), loan->handle.size());
-  } else if (auto* some = std::get_if<wire::Pieces>(&*answer); some && fds.size() == some->sizes.size()) {
-    offer.bytes = some->bytes;
-    for (std::size_t i = 0; i < fds.size(); ++i) offer.pieces.push_back({some->sizes[i], std::move(fds[i])});
-  } else {
-    return Status(Reason::refused, fmt::format("rank {} answered with something else than device memory", r));
-  }
-  return offer;
-}
-
-void DeviceMemory::retire_ended(int r, Imported& from) {
-  const ControlPage& page = members_.page(r);
-  const std::uint64_t freed = page.gpu_freed.get(), seen = from.freed_seen;
-  if (freed == seen) return;
-  for (std::uint64_t k = seen; k != freed && freed - seen < kGone; ++k)
-    from.exports.retire(page.gpu_gone[k % kGone].get());
-  // If the reader was overtaken, or is so far behind that the list may be overwritten where it reads, it does
-  // not know which were freed: it retires all, and maps again what is still needed.
-  if (page.gpu_freed.get() - seen >= kGone) {
-    from.exports.retire_all(false);
-    from.overtaken = true;
-  }
-  from.freed_seen = freed;
-}
-
-bool DeviceMemory::release_ended_imports(int r) {
-  std::lock_guard lock(imported_mutex_);
-  Imported& from = *imported_[static_cast<std::size_t>(r)];
-  retire_ended(r, from);
-  return !from.overtaken;
-}
-
-Result<GpuImports::At> DeviceMemory::resolve(int r, const GpuRef& ref, std::size_t bytes) {
-  if (members_.is_thread(r)) return GpuImports::At{reinterpret_cast<std::byte*>(ref.address), nullptr};
-  if (ref.id == 0)
-    return Status(Reason::ring_corrupt, fmt::format("rank {} posted memory that nobody can map", r));
-  std::lock_guard lock(imported_mutex_);
-  if (closed_) return Status(Reason::revoked, "the context is closed");
-  Imported& from = *imported_[static_cast<std::size_t>(r)];
-  retire_ended(r, from);
-  return from.exports.map(device_, ref, bytes, [&](std::size_t first) {
-    return fetch(r, {.kind = wire::Fetch::Kind::gpu, .key = ref.id, .bytes = first});
-  });
+  const std::size_t first = request.kind == Kind::gpu ? request.bytes : 0;
+  OURO_ASSIGN(const ExportHandles handles, exports_.handles_of(id, first, wire::Pieces::kMost));
+  return send_handles(line, handles);
 }
 
 Result<std::uint64_t> DeviceMemory::register_range(const void* p, std::size_t bytes) {
@@ -265,52 +150,7 @@ Result<std::vector<std::uint64_t>> DeviceMemory::deregister(std::uint64_t regist
   return exports_.deregister(registration);
 }
 
-bool DeviceMemory::maps(int r, std::uint64_t id) {
-  // The holder of the lock may be waiting for an answer of the asking rank. That rank asks again.
-  std::unique_lock lock(imported_mutex_, std::try_to_lock);
-  if (!lock) return true;
-  Imported& from = *imported_[static_cast<std::size_t>(r)];
-  retire_ended(r, from);
-  lock.unlock();
-  notify_keepers();
-  free_soon(kToUnmap);
-  return from.exports.holds(id);
-}
-
-void DeviceMemory::notify_keepers() {
-  // The watch thread calls this, too, so no thread may wait for the driver under the lock.
-  const NeverFrees later;
-  std::lock_guard keepers(keepers_mutex_);
-  for (const auto& release_retired : keepers_) release_retired();
-}
-
-void DeviceMemory::poll_device() {
-  const auto behind = [&](int r) {
-    return !members_.is_remote(r) && !members_.is_thread(r) &&
-           members_.page(r).gpu_freed.get() != imported_[static_cast<std::size_t>(r)]->freed_seen;
-  };
-  bool any = false;
-  {
-    // The holder of the lock may be waiting for the answer of another rank. This is called again.
-    std::unique_lock lock(imported_mutex_, std::try_to_lock);
-    if (!lock) return;
-    for (int r = 0; r < members_.size(); ++r)
-      if (behind(r)) retire_ended(r, *imported_[static_cast<std::size_t>(r)]), any = true;
-  }
-  if (any) notify_keepers();
-}
-
-void DeviceMemory::close() {
-  {
-    std::lock_guard lock(imported_mutex_);
-    closed_ = true;
-    for (const auto& from : imported_) from->exports.retire_all(true);
-  }
-  notify_keepers();
-  finish_freeing();
-}
-
-/// Only what proves that the memory is not open there is ok. An error of the question, a rank that does not
+/// Returns ok only with proof that the memory is not open there. A request that fails, a rank that does not
 /// answer and an answer that is not understood prove nothing.
 Status DeviceMemory::closed_by(int r, std::uint64_t id, Clock::time_point until) {
   const auto open = [&](std::string_view says, std::string_view why) {
@@ -319,12 +159,12 @@ Status DeviceMemory::closed_by(int r, std::uint64_t id, Clock::time_point until)
                           .rank = r,
                           .detector = "registration"});
   };
+  constexpr auto kLeastTimeout = std::chrono::milliseconds(100);  // for an answer, even if `until` has passed
   constexpr std::string_view kUses =
       "an operation of its process has not ended, or a graph that it has captured may use the memory";
   constexpr std::string_view kClosed =
       "it has closed its context, and an operation of its process has not ended, or a group that has "
-      "captured "
-      "a graph exists";
+      "captured a graph exists";
   if (r == members_.rank()) return exports_.ended(id) ? Status() : open("still has", kUses);
   const auto maps_nothing = [&] {
     const Peer& peer = members_.peer(r);
@@ -339,7 +179,7 @@ Status DeviceMemory::closed_by(int r, std::uint64_t id, Clock::time_point until)
                                     {.kind = wire::Fetch::Kind::gpu_mapped,
                                      .key = id,
                                      .ranks = static_cast<std::uint32_t>(members_.rank())},
-                                    &fds, {}, std::max(until, Clock::now() + kToAnswer));
+                                    &fds, {}, std::max(until, Clock::now() + kLeastTimeout));
   if (maps_nothing()) return {};  // it has ended or left meanwhile
   if (members_.has_closed(r)) return open("still has", kClosed);
   if (!answer.ok()) return open("may still have", answer.status().message());
@@ -348,9 +188,9 @@ Status DeviceMemory::closed_by(int r, std::uint64_t id, Clock::time_point until)
   return grant->bytes == 0 ? Status() : open("still has", kUses);
 }
 
-Status DeviceMemory::await_closed(std::vector<std::uint64_t>* ids, std::chrono::milliseconds patience) {
+Status DeviceMemory::await_closed(std::vector<std::uint64_t>* ids, std::chrono::milliseconds timeout) {
   using namespace std::chrono_literals;
-  const auto until = deadline_after(patience);
+  const auto until = deadline_after(timeout);
   const auto closed = [&](std::uint64_t id) {
     Status s = closed_by(members_.rank(), id, until);
     for (int r = 0; s.ok() && r < members_.size(); ++r) s = closed_by(r, id, until);
@@ -363,59 +203,6 @@ Status DeviceMemory::await_closed(std::vector<std::uint64_t>* ids, std::chrono::
     if (s.ok() || Clock::now() >= until) return s;
     std::this_thread::sleep_for(pause);
   }
-}
-
-DeviceMemory::Keeper::Keeper(DeviceMemory& memory, std::function<void()> release_retired) : memory_(memory) {
-  std::lock_guard lock(memory_.keepers_mutex_);
-  at_ = memory_.keepers_.insert(memory_.keepers_.end(), std::move(release_retired));
-}
-
-DeviceMemory::Keeper::~Keeper() {
-  std::lock_guard lock(memory_.keepers_mutex_);
-  memory_.keepers_.erase(at_);
-}
-
-Status DeviceMemory::with_neighbour(int r, const std::function<Status(DeviceMemory&)>& f) {
-  Neighbours& all = neighbours();
-  std::unique_lock lock(all.mutex);
-  const std::pair key_of_rank(requests_.job(), r);
-  auto it = all.ranks.end();
-  // A rank that has joined earlier may call something before this rank can be found here.
-  const bool here = all.changed.wait_for(lock, kComing, [&] {
-    it = all.ranks.find(key_of_rank);
-    return it == all.ranks.end() || it->second;
-  });
-  if (!here)
-    return Status(Failure{.reason = Reason::never_joined,
-                          .text = "it stopped while it joined",
-                          .rank = r,
-                          .detector = kSocket});
-  if (it == all.ranks.end())
-    return Status(
-        Failure{.reason = Reason::peer_dead, .text = "it has left the job", .rank = r, .detector = kSocket});
-  return f(*it->second);
-}
-
-Result<DeviceMemory::BlockAt> DeviceMemory::block(int r, std::uint64_t key, std::size_t bytes) {
-  if (r == members_.rank()) {
-    auto mine = own_block(key, bytes);
-    if (!mine.ok()) return mine.status();
-    return BlockAt{mine->block->data(), mine->block};
-  }
-  if (members_.is_thread(r)) {  // a rank that is another thread of this process
-    auto theirs = Result<OwnBlock>(OwnBlock{});
-    OURO_TRY(with_neighbour(r, [&](DeviceMemory& other) {
-      theirs = other.own_block(key, bytes);
-      return theirs.status();
-    }));
-    return BlockAt{theirs->block->data(), theirs->block};
-  }
-  std::lock_guard lock(imported_mutex_);
-  auto at = imported_[static_cast<std::size_t>(r)]->blocks.map(device_, {key, 0, 0}, bytes, [&](std::size_t) {
-    return fetch(r, {.kind = wire::Fetch::Kind::gpu_group, .key = key, .bytes = bytes});
-  });
-  if (!at.ok()) return at.status();
-  return BlockAt{at->data, nullptr};
 }
 
 }  // namespace ouro::rt

@@ -1,7 +1,8 @@
-// Parts in multicast objects. See multicast.h.
+// Parts in multicast objects. See gpu_multicast.h.
 #include "runtime/device_memory/gpu_multicast.h"
 
 #include "runtime/core/no_memory.h"
+#include "runtime/device_memory/deferred_free.h"
 
 namespace ouro::rt {
 
@@ -46,11 +47,11 @@ Status GpuMulticast::bind() {
   return failed_;
 }
 
-Result<ExportHandles> GpuMulticast::offer() const {
-  ExportHandles offer;
-  offer.bytes = object_.bytes;
-  OURO_ASSIGN(offer.fd, gpu::gpu().export_fd(object_));
-  return offer;
+Result<ExportHandles> GpuMulticast::handles() const {
+  ExportHandles handles;
+  handles.bytes = object_.bytes;
+  OURO_ASSIGN(handles.fd, gpu::gpu().export_fd(object_));
+  return handles;
 }
 
 }  // namespace ouro::rt

@@ -1,17 +1,19 @@
-// One rank's part in a multicast object: memory of its GPU that a switch reads and writes together with that
-// of others. Used by the context, which passes the object between ranks, and by the resident executor.
+// One rank's part in a multicast object: memory of its GPU that a switch accesses together with that of
+// others. Used by MulticastObjects, which passes the object between ranks, and by the resident path.
 #pragma once
 #include <cstddef>
 #include <memory>
 
 #include "kernels/device/gpu.h"
-#include "runtime/device_memory/cuda_ipc.h"
+#include "runtime/device_memory/export_handles.h"
+#include "runtime/device_memory/owned_memory.h"
 
 namespace ouro::rt {
 
-/// Made by one rank, imported by the others; then each joins, and when all have, each binds. A step that has
-/// failed fails again with the same error, so that every rank that asks gets it. Freed when the process is
-/// idle (free_when_idle), since a driver may wait for all work then. One thread at a time.
+/// One rank creates the object and the others import it. Then each joins, and when all have joined, each
+/// binds memory. A step that has failed fails again with the same error, so that every rank that asks
+/// receives it. The part is freed when the process is idle (free_when_idle), since a driver may wait for all
+/// work then. Only one thread may use it at a time.
 class GpuMulticast {
  public:
   static Result<std::shared_ptr<GpuMulticast>> create(int device, int ranks, std::size_t bytes);
@@ -21,14 +23,15 @@ class GpuMulticast {
   GpuMulticast& operator=(const GpuMulticast&) = delete;
 
   Status join();
-  /// After all ranks have joined: memory is made, bound, and mapped. Only when all have bound may a kernel
-  /// touch it.
+  /// Allocates memory, binds and maps it, after all ranks have joined. A kernel may access it only after all
+  /// ranks have bound theirs.
   Status bind();
-  const Status& failed() const { return failed_; }  ///< of the steps above
-  Result<ExportHandles> offer() const;
+  const Status& failed() const { return failed_; }  ///< the error of the step that failed
+  /// Returns the descriptor with which other ranks import the object.
+  Result<ExportHandles> handles() const;
 
   std::byte* address() const { return static_cast<std::byte*>(object_.data); }  ///< of all ranks' memory
-  std::byte* own() const { return memory_ ? memory_->data() : nullptr; }        ///< of this rank's
+  std::byte* own() const { return memory_ ? memory_->data() : nullptr; }        ///< of this rank's memory
   std::size_t bytes() const { return object_.bytes; }
 
  private:

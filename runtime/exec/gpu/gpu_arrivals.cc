@@ -25,7 +25,7 @@ std::uint64_t block_key(const GpuTeam& team, int owner) {
 /// The block of `owner`'s device memory, as this rank sees it. It stays until the group has ended.
 Result<DeviceMemory::BlockAt> block(GpuTeam& team, int owner) {
   const std::size_t bytes = kStopBytes + (team.device_words ? GpuWords::word_bytes(team.size) : 0);
-  auto at = team.context.device_memory().block(team.world_rank(owner), block_key(team, owner), bytes);
+  auto at = team.context.device_memory().group_block(team.world_rank(owner), block_key(team, owner), bytes);
   if (at.ok()) team.retire(at->keep);  // the owner may leave first
   return at;
 }
@@ -36,7 +36,8 @@ GpuArrivals::~GpuArrivals() {
   keep_until_written(stop_stream_, written);
   if (setter_) keep_until_written(setter_->second, written);
   if (words_ && team_.rank == 0) team_.context.host_memory().drop_segment(team_.key ^ kWordsOf);
-  team_.context.device_memory().drop_block(block_key(team_, team_.rank));  // others may have asked for it
+  team_.context.device_memory().drop_group_block(
+      block_key(team_, team_.rank));  // others may have asked for it
 }
 
 Status GpuArrivals::open() {

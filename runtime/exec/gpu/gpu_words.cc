@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "runtime/device_memory/pins.h"
+#include "runtime/device_memory/pinned_segment.h"
 
 namespace ouro::rt {
 namespace {
@@ -27,7 +27,7 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<SharedSegment> 
   words->words_ = reinterpret_cast<std::uint32_t*>(at);
   const std::size_t word_bytes = whole_pages(count(n) * sizeof(std::uint32_t));
   words->arrivals_ = reinterpret_cast<GpuArrival*>(at + word_bytes);
-  OURO_ASSIGN(words->pin_, pin(std::move(segment), at, word_bytes, &words->device_words_));
+  OURO_ASSIGN(words->pin_, pin_segment(std::move(segment), at, word_bytes, &words->device_words_));
   return words;
 }
 

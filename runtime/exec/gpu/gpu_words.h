@@ -13,7 +13,7 @@
 #include "runtime/core/segment.h"
 #include "runtime/core/types.h"
 #include "runtime/core/wait.h"
-#include "runtime/device_memory/cuda_ipc.h"
+#include "runtime/device_memory/export_handles.h"
 
 namespace ouro::rt {
 

@@ -51,7 +51,7 @@ Status LeaderPath::find_buffers(const Plan& plan, bool capturing, gpu::FusedArgs
     const GpuArrival arrival = arrivals_.record(r);
     const auto resolve = [&](const GpuRef& ref, std::size_t count) -> Result<std::byte*> {
       if (r == team_.rank) return reinterpret_cast<std::byte*>(ref.address);
-      OURO_ASSIGN(auto at, team_.context.device_memory().resolve(team_.world_rank(r), ref, count * elem));
+      OURO_ASSIGN(auto at, team_.context.device_memory().resolve_ref(team_.world_rank(r), ref, count * elem));
       if (capturing) team_.retire(std::move(at.keep));  // a replay finds it as long as the group lives
       return at.data;
     };

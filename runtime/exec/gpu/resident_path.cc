@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "kernels/flow/specialisations.h"
 #include "runtime/stream/gpu_stream.h"
@@ -17,6 +18,8 @@ using flow::Algorithm;
 constexpr std::uint64_t kArenaOf =
     0x7265736964656e74;  // distinguishes arenas from other device memory of a group
 constexpr std::uint64_t kSwitchOf = 0x6d756c74696d656d;  // and its multicast object
+constexpr std::uint64_t kListingOf =
+    0x6770752d6c697374;  // distinguishes the listing from other segments of a group
 
 /// Of a region or block: one hop through slots or packets, where by pointer there are two. A start value, not
 /// measured.
@@ -69,10 +72,13 @@ gpu::ResidentFault ResidentArena::fault() const {
 
 ResidentPath::~ResidentPath() {
   multicast_.reset();
-  team_.context.device_memory().drop_multicast(team_.key ^ kSwitchOf);  // others may have had this rank join
+  team_.context.device_memory().multicasts().drop_object(team_.key ^
+                                                         kSwitchOf);  // others may have had this rank join
+  if (team_.rank == 0 && listing_.is_open()) team_.context.host_memory().drop_segment(team_.key ^ kListingOf);
   if (!arena_) return;
   arena_.reset();
-  team_.context.device_memory().drop_block(team_.key ^ (kArenaOf + static_cast<std::uint64_t>(team_.rank)));
+  team_.context.device_memory().drop_group_block(team_.key ^
+                                                 (kArenaOf + static_cast<std::uint64_t>(team_.rank)));
 }
 
 void ResidentPath::abort() {
@@ -140,7 +146,7 @@ Status ResidentPath::open() {
   a->abort = reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(a->pinned.get()) + kLineBytes);
   for (int q = 0; q < team_.size; ++q) {
     OURO_TRY(team_.reach(q));
-    auto block = team_.context.device_memory().block(
+    auto block = team_.context.device_memory().group_block(
         team_.world_rank(q), team_.key ^ (kArenaOf + static_cast<std::uint64_t>(q)), a->layout.bytes());
     if (!block.ok()) return block.status();
     a->arena.push_back(block->data);
@@ -153,32 +159,41 @@ Status ResidentPath::open() {
 
 Status ResidentPath::make_ready() {
   OURO_TRY(open());
-  OURO_TRY(listing_.open());
+  OURO_TRY(open_listing());
   return arrivals_.open();
+}
+
+Status ResidentPath::open_listing() {
+  if (listing_.is_open()) return {};
+  OURO_ASSIGN(auto segment,
+              team_.context.host_memory().segment(
+                  team_.key ^ kListingOf, ExportListing::segment_bytes(team_.size), team_.world_rank(0)));
+  listing_.open(std::move(segment));
+  return {};
 }
 
 Status ResidentPath::open_switch() {
   if (multicast_) return {};
   std::vector<int> world;
   for (int r = 0; r < team_.size; ++r) world.push_back(team_.world_rank(r));
-  OURO_ASSIGN(multicast_, team_.context.device_memory().multicast(world, team_.key ^ kSwitchOf,
-                                                                  gpu::switched_bytes(arena_->layout)));
+  OURO_ASSIGN(multicast_, team_.context.device_memory().multicasts().bound_object(
+                              world, team_.key ^ kSwitchOf, gpu::switched_bytes(arena_->layout)));
   return {};
 }
 
 Status ResidentPath::name_buffers(const Operation& op, std::uint64_t seq, bool capturing,
                                   gpu::ResidentArgs* a) {
-  OURO_TRY(listing_.open());
+  OURO_TRY(open_listing());
   if (capturing)
-    listing_.captured();  // a replay enters nothing: it may run late, or never
+    listing_.keep_all();  // a replay enters nothing: it may run late, or never
   else
-    a->learned = listing_.learn(a->learn, seq);
+    a->learned = listing_.map_listed(a->learn, seq);
   // Names of buffers that no other rank accesses are not needed.
   const flow::Buffers others = flow::zero_copy_buffers(op.collective);
   const bool in = others.inputs && (!others.root_input_only || team_.rank == op.root);
   const std::size_t read = op.read_bytes(team_.rank), written = op.written_bytes(team_.rank);
-  OURO_ASSIGN(a->in_ref, listing_.refer(op.in.data, in ? read : 0, seq, capturing));
-  OURO_ASSIGN(a->out_ref, listing_.refer(op.out.data, others.outputs ? written : 0, seq, capturing));
+  OURO_ASSIGN(a->in_ref, listing_.name_buffer(op.in.data, in ? read : 0, seq, capturing));
+  OURO_ASSIGN(a->out_ref, listing_.name_buffer(op.out.data, others.outputs ? written : 0, seq, capturing));
   // A rank without data may pass no buffers.
   const bool overwrites =
       op.collective == Collective::all_to_all && op.in.data == op.out.data && read > 0 && written > 0;
@@ -235,7 +250,7 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
   if (last) arrivals_.release_records();
   OURO_TRY(gpu::gpu().launch(*l->kernel, l->shape, &a, stream.get()));
-  if (a.by_pointer && !capturing) listing_.entered(seq);
+  if (a.by_pointer && !capturing) listing_.publish_mapped(seq);
   return {};
 }
 

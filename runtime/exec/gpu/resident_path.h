@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "kernels/gpu/resident.h"
+#include "runtime/device_memory/export_listing.h"
+#include "runtime/device_memory/gpu_multicast.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
-#include "runtime/exec/gpu/gpu_listing.h"
 #include "runtime/exec/gpu/gpu_path.h"
 #include "runtime/exec/gpu/gpu_team.h"
 
@@ -47,7 +48,10 @@ bool resident_by_pointer(const Operation&, std::size_t bytes);
 class ResidentPath {
  public:
   ResidentPath(GpuTeam& team, GpuArrivals& arrivals, const GpuTopology& topology)
-      : team_(team), arrivals_(arrivals), topology_(topology), listing_(team) {}
+      : team_(team),
+        arrivals_(arrivals),
+        topology_(topology),
+        listing_(team.context.device_memory(), team.rank, team.members.world_ranks(), team.device) {}
   ~ResidentPath();
   ResidentPath(const ResidentPath&) = delete;
   ResidentPath& operator=(const ResidentPath&) = delete;
@@ -69,6 +73,7 @@ class ResidentPath {
 
  private:
   Status open();
+  Status open_listing();
   /// Staging behind a multicast address, once; what has failed fails again, on all ranks alike.
   Status open_switch();
   /// Copies the lengths of uneven blocks into the arguments of a launch.
@@ -78,7 +83,7 @@ class ResidentPath {
   GpuTeam& team_;
   GpuArrivals& arrivals_;
   const GpuTopology& topology_;
-  GpuListing listing_;
+  ExportListing listing_;
   std::uint64_t named_ = 0;
   std::shared_ptr<GpuMulticast> multicast_;
   std::mutex mutex_;  // while arena_ is being set

@@ -5,7 +5,7 @@
 #include <bit>
 #include <utility>
 
-#include "runtime/device_memory/pins.h"
+#include "runtime/device_memory/pinned_segment.h"
 #include "runtime/exec/gpu/gpu_path.h"
 #include "runtime/exec/gpu/staged_cut.h"
 
@@ -21,7 +21,7 @@ Status StagedPath::need(std::size_t bytes, std::unique_ptr<Pinned>* p) {
   if (bytes == 0 || (*p && (*p)->memory->bytes() >= bytes)) return {};
   auto made = std::make_unique<Pinned>();
   OURO_ASSIGN(made->memory, team_.context.allocate(std::bit_ceil(bytes)));
-  auto pinned = pin(made->memory->segment(), made->memory->data(), made->memory->bytes());
+  auto pinned = pin_segment(made->memory->segment(), made->memory->data(), made->memory->bytes());
   if (pinned.ok()) made->pin = std::move(*pinned);
   if (*p) outgrown_.push_back(std::move(*p));
   *p = std::move(made);

@@ -230,7 +230,8 @@ class StreamFlow {
 };
 
 void StreamPath::drop(std::uint64_t what) {
-  team_.context.device_memory().drop_block(team_.key + what + static_cast<std::uint64_t>(team_.rank) + 1);
+  team_.context.device_memory().drop_group_block(team_.key + what + static_cast<std::uint64_t>(team_.rank) +
+                                                 1);
 }
 
 StreamPath::~StreamPath() {
@@ -243,7 +244,7 @@ StreamPath::~StreamPath() {
 Result<std::byte*> StreamPath::block(std::uint64_t what, int r, std::size_t bytes) {
   if (!team_.record(r).device_words) OURO_TRY(team_.reach(r));  // else blocks are open to all devices
   OURO_ASSIGN(const auto block,
-              team_.context.device_memory().block(
+              team_.context.device_memory().group_block(
                   team_.world_rank(r), team_.key + what + static_cast<std::uint64_t>(r) + 1, bytes));
   team_.retire(block.keep);  // the owner may leave first
   return block.data;

@@ -43,8 +43,8 @@ Result<std::shared_ptr<SharedSegment>> HostMemory::segment(std::uint64_t, std::s
   return explore::job->device_words;
 }
 void HostMemory::drop_segment(std::uint64_t) {}
-Result<DeviceMemory::BlockAt> DeviceMemory::block(int, std::uint64_t, std::size_t) { return BlockAt{}; }
-void DeviceMemory::drop_block(std::uint64_t) {}
+Result<DeviceMemory::BlockAt> DeviceMemory::group_block(int, std::uint64_t, std::size_t) { return BlockAt{}; }
+void DeviceMemory::drop_group_block(std::uint64_t) {}
 Result<std::shared_ptr<GpuStream>> setter_stream(int, int) { return std::shared_ptr<GpuStream>(); }
 void keep_until_written(const std::shared_ptr<GpuStream>&, std::vector<std::shared_ptr<void>>) {}
 

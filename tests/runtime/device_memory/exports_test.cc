@@ -1,4 +1,4 @@
-// Exports and imports of device memory by themselves: when exports of unmapped memory end, and how large an
+// Exports and imports of device memory without a job: when exports of unmapped memory end, and how large an
 // import is. On fake devices.
 #include <algorithm>
 #include <atomic>
@@ -10,17 +10,18 @@
 
 #include "runtime/core/thread.h"
 
-#include "runtime/device_memory/cuda_ipc.h"
 #include "runtime/device_memory/deferred_free.h"
+#include "runtime/device_memory/gpu_exports.h"
+#include "runtime/device_memory/gpu_imports.h"
 #include "tests/runtime/device_memory/own_memory.h"
 #include "tests/runtime/failure/harness.h"
 
 namespace ouro::test {
 namespace {
 
-/// The library finds that registered memory was unmapped, in a later call or when the registration ends: the
-/// memory is not named any more, but operations in flight may have named its exports, so these end later.
-TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
+/// The library detects that registered memory was unmapped, in a later call or when the registration ends.
+/// The memory is not named any more. Operations in flight may have named its exports, so these end later.
+TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsIdle) {
   OURO_NEEDS_FAKES();
   for (const bool in_a_call : {true, false}) {
     gpu::FakeGpu shared;
@@ -43,7 +44,7 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
       std::vector<std::uint64_t> named{id(0, 4), id(kUnit - 4, 8)};  // of the first, and of both together
       const std::uint64_t other = id(kUnit, 4);
       EXPECT_TRUE(named[0] != 0 && named[1] > named[0] && other != 0);
-      for (const std::uint64_t n : named) EXPECT_TRUE(exports.offer(n, 0, 2).ok());
+      for (const std::uint64_t n : named) EXPECT_TRUE(exports.handles_of(n, 0, 2).ok());
       std::optional<rt::OperationOnDevice> operation(std::in_place);
       ASSERT_TRUE(shared.unmap(p).ok());
       if (in_a_call) {
@@ -57,7 +58,7 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
       rt::free_if_idle();
       for (const std::uint64_t n : named) {
         EXPECT_FALSE(exports.ended(n));
-        EXPECT_TRUE(exports.offer(n, 0, 2).ok());
+        EXPECT_TRUE(exports.handles_of(n, 0, 2).ok());
       }
       EXPECT_TRUE(dropped.empty());
       EXPECT_EQ(shared.live().retained, 2);
@@ -78,12 +79,12 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsQuiet) {
   }
 }
 
-/// With the end of the last operation, and without a call. Not by a thread that must not wait, and not after
-/// operations were captured.
+/// Deferred memory is freed when the last operation ends, without a call. Threads that must not wait free
+/// nothing, and after a capture nothing is freed without a request.
 TEST(Exports, EndWhenTheLastOperationHasEnded) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
-  Processes alone(1, [&](int, Board&) {  // note_graph_capture() is for good
+  Processes alone(1, [&](int, Board&) {  // note_graph_capture() cannot be undone
     const auto releaser = rt::DeferredFreeThread::of_process();
     ASSERT_TRUE(releaser != nullptr);
     EXPECT_EQ(rt::DeferredFreeThread::of_process(), releaser);
@@ -123,8 +124,8 @@ TEST(Exports, EndWhenTheLastOperationHasEnded) {
 }
 
 /// A driver may wait for all work when it opens memory to other devices. That work may wait for a thread
-/// which looks for a buffer, or makes an offer to another rank, meanwhile.
-TEST(Exports, AreFoundAndOfferedWhileTheDriverRegisters) {
+/// which meanwhile searches for a buffer or sends handles to another rank.
+TEST(Exports, AreFoundAndHandedOutWhileTheDriverRegisters) {
   OURO_NEEDS_FAKES();
   gpu::FakeGpu shared({.harsh = {.sharing_waits = true, .patience = 2s}});
   gpu::install(&shared);
@@ -149,7 +150,7 @@ TEST(Exports, AreFoundAndOfferedWhileTheDriverRegisters) {
     std::this_thread::sleep_for(50ms);  // it is in the driver's call by now
     const auto found = exports.find_lasting(p, 4);
     EXPECT_TRUE(found.ok() && found->id != 0);
-    EXPECT_TRUE(found.ok() && exports.offer(found->id, 0, 2).ok());
+    EXPECT_TRUE(found.ok() && exports.handles_of(found->id, 0, 2).ok());
     EXPECT_FALSE(registered);
     flag = 1;
     other.join();
@@ -190,7 +191,7 @@ TEST(Exports, StayTheSameForABufferAsASegmentGrows) {
     EXPECT_NE(across[0], across[1]);
     EXPECT_EQ(id(0, 3 * kUnit), across[1]);
     EXPECT_EQ(id(4, 3 * kUnit), 0u);
-    const auto whole = exports.offer(across[1], 0, 8);
+    const auto whole = exports.handles_of(across[1], 0, 8);
     ASSERT_TRUE(whole.ok());
     EXPECT_EQ(whole->pieces.size(), 3u);
     EXPECT_TRUE(exports.deregister(numbers[2]).ok());
@@ -236,8 +237,8 @@ TEST(Exports, OfThousandsOfAdjacentRanges) {
   gpu::install(nullptr);
 }
 
-/// The size in an offer by handle is a peer's word. Larger than the memory, it gives access to the memory
-/// only.
+/// A peer states the size of memory that it shares by legacy handle. If that is larger than the memory, the
+/// import has the size of the memory.
 TEST(Imports, AreNotLargerThanTheMemory) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
@@ -251,10 +252,10 @@ TEST(Imports, AreNotLargerThanTheMemory) {
     gpu::install(new gpu::FakeGpu);
     for (const std::size_t says : {kUnit / 2, kUnit, 16 * kUnit}) {
       const auto fetch = [&](std::size_t) -> Result<rt::ExportHandles> {
-        rt::ExportHandles offer;
-        offer.bytes = says;
-        offer.handle = *handle;
-        return offer;
+        rt::ExportHandles handles;
+        handles.bytes = says;
+        handles.ipc_handle = *handle;
+        return handles;
       };
       rt::GpuImports imports;
       const std::size_t there = std::min(says, kUnit);

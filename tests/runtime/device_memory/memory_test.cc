@@ -25,8 +25,8 @@ std::ostream& operator<<(std::ostream& os, const Kind& k) { return os << k.name;
 
 constexpr std::size_t kCount = 3001;
 
-/// An all-reduce of ones, and a gather of ranks, in place and not, with memory freed and allocated
-/// in between.
+/// An all-reduce of ones, and a gather of ranks, in place and not, with memory freed and
+/// allocated in between.
 void exchange(Context& c, From from) {
   Group& g = c.world();
   for (int turn = 0; turn < 3; ++turn) {

@@ -19,8 +19,8 @@ inline constexpr int kNamedFrom = 3;            // calls until all have mapped a
 
 inline gpu::FakeGpu& fake() { return static_cast<gpu::FakeGpu&>(gpu::gpu()); }
 
-/// Memory as a program has it: of cudaMalloc, or of cuMemMap in chunks of so many units. What is left when it
-/// goes is freed.
+/// Memory as a program has it: of cudaMalloc, or of cuMemMap in chunks of so many units. The destructor frees
+/// what is left.
 class Own {
  public:
   Own() = default;
@@ -114,7 +114,8 @@ inline std::string reduce(Group& g, const Context& c, Own& on, std::size_t offse
   return on.expect(offset, count, static_cast<float>(g.size() * (g.size() + 1) / 2));
 }
 
-/// So many that all have mapped the buffer, if they are to; then whether the last went by pointer.
+/// Calls reduce() until all ranks have mapped the buffer, if they are to. *named: whether the last call
+/// went by pointer.
 inline std::string settle(Group& g, const Context& c, Own& on, std::size_t offset, std::size_t count,
                           bool* named) {
   for (int call = 1; call <= kNamedFrom + 1; ++call)

@@ -1,5 +1,5 @@
 // Memory that the program has allocated itself and registered: reached in place like that of Context::alloc,
-// among threads and processes, as it grows, nests and comes back. On fake devices.
+// among threads and processes, as it grows, nests and is reused. On fake devices.
 #include <memory>
 #include <thread>
 
@@ -97,8 +97,8 @@ TEST_P(Registered, IsReachedInPlace) {
       "");
 }
 
-/// An expandable segment: a chunk more adjoins, is registered by itself, and buffers lie across both; then
-/// the new one goes.
+/// An expandable segment: another chunk adjoins and is registered by itself, and buffers lie across both;
+/// then the new one is deregistered.
 TEST_P(Registered, GrowsAndShrinks) {
   ASSERT_EQ(on_gpus(GetParam(), 3,
                     [&](Context& c) -> std::string {
@@ -123,8 +123,8 @@ TEST_P(Registered, GrowsAndShrinks) {
             "");
 }
 
-/// A rank lists 64 allocations in a group. Those that have ended make room for others, whatever became of
-/// them: hundreds come and go, some of them together.
+/// A rank lists 64 allocations in a group. Numbers of those that have ended are given to others: hundreds are
+/// registered and deregistered, some of them together.
 TEST_P(Registered, HundredsOfAllocationsInTheLifeOfAGroup) {
   ASSERT_EQ(on_gpus(GetParam(), 3,
                     [&](Context& c) -> std::string {
@@ -162,7 +162,7 @@ TEST_P(Registered, HundredsOfAllocationsInTheLifeOfAGroup) {
             "");
 }
 
-/// A captured operation goes on naming an allocation by its number, also after its registration has ended:
+/// A captured operation continues to name an allocation by its number after its registration has ended, so
 /// the number is given to no other one.
 TEST_P(Registered, NumbersThatAGraphNamesAreNotGivenAway) {
   ASSERT_EQ(on_gpus(GetParam(), 2,

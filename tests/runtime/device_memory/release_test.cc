@@ -46,8 +46,8 @@ Status without_descriptors(const std::function<Status()>& f) {
   return s;
 }
 
-/// The other rank's kernel waits for this one when the memory is released: it stays mapped there until it has
-/// ended, and then goes without a call of that rank.
+/// The other rank's kernel waits for this one when the memory is released. The memory stays mapped there
+/// until the kernel has ended, and is then unmapped without a call of that rank.
 TEST_F(Released, WhileAnOperationIsInFlight) {
   OURO_NEEDS_PROCESSES();
   on_ranks([](Context& c, Board& board) {
@@ -98,9 +98,10 @@ TEST_F(Released, WhileAnOperationIsInFlight) {
   });
 }
 
-/// The owner has named the memory in an operation that the other rank has not come to when it releases it:
-/// there it stays mapped, whatever that rank does in between, until the operation has ended. The same where
-/// the owner has unmapped another part of the memory by then, which the library finds at the release.
+/// The owner releases memory that it has named in an operation which the other rank has not reached.
+/// The memory stays mapped there, whatever that rank does in between, until the operation has ended.
+/// The same holds if the owner has unmapped another part of the memory by then, which the library
+/// detects at the release.
 TEST_F(Released, BeforeTheOtherRankHasComeToTheOperation) {
   OURO_NEEDS_PROCESSES();
   on_ranks([](Context& c, Board& board) {
@@ -163,8 +164,8 @@ TEST_F(Released, BeforeTheOtherRankHasComeToTheOperation) {
   });
 }
 
-/// What is freed before its registration ends is reported, by the fake and by the library, and not named any
-/// more.
+/// The fake and the library report memory that is freed before its registration ends, and no operation names
+/// it any more.
 TEST_F(Released, TooLateIsReported) {
   OURO_NEEDS_PROCESSES();
   on_ranks([](Context& c, Board&) {
@@ -216,8 +217,8 @@ TEST_F(Released, ChunksMayGoAtOnce) {
   });
 }
 
-/// Neither the owner nor the other rank calls anything: the owner's piece goes when its operation is seen to
-/// have ended, and the other rank's mapping when its watch thread sees that the export has ended.
+/// Neither the owner nor the other rank calls anything: the owner's piece is released when the end of its
+/// operation is detected, and the other rank's mapping when its watch thread detects the end of the export.
 TEST_F(Released, WithoutFurtherCalls) {
   OURO_NEEDS_PROCESSES();
   on_ranks([](Context& c, Board& board) {
@@ -298,7 +299,7 @@ TEST_F(Released, WhileTheOtherRanksDriverWaits) {
 }
 
 /// A context that has closed has unmapped what others registered, though its handles still exist. What a
-/// graph uses stays until its group has gone, and the owner hears so.
+/// graph uses stays until its group has ended, and the owner receives an error that says so.
 TEST_F(Released, ByAContextThatHasClosed) {
   OURO_NEEDS_PROCESSES();
   for (const bool graph : {false, true}) {

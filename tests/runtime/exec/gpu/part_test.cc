@@ -166,7 +166,7 @@ TEST_F(GpuPartFake, ABlockIsMadeWithoutHoldingUpOthers) {
   auto contexts = thread_contexts(1);
   rt::DeviceMemory& memory = contexts[0].impl()->device_memory();
   constexpr std::uint64_t kMade = 1, kNew = 2;
-  ASSERT_TRUE(memory.block(0, kMade, 4096).ok());
+  ASSERT_TRUE(memory.group_block(0, kMade, 4096).ok());
   const auto word = gpu::gpu().alloc_pinned(64);
   const auto held = gpu::gpu().create_stream(0, 0);
   ASSERT_TRUE(word.ok() && held.ok());
@@ -178,16 +178,16 @@ TEST_F(GpuPartFake, ABlockIsMadeWithoutHoldingUpOthers) {
   std::vector<std::thread> makers;
   for (int i = 0; i < 2; ++i)  // the second waits for what the first makes
     makers.emplace_back([&] {
-      EXPECT_TRUE(memory.block(0, kNew, 4096).ok());
+      EXPECT_TRUE(memory.group_block(0, kNew, 4096).ok());
       ++made;
     });
   std::this_thread::sleep_for(20ms);
-  EXPECT_TRUE(memory.block(0, kMade, 4096).ok());
+  EXPECT_TRUE(memory.group_block(0, kMade, 4096).ok());
   EXPECT_EQ(made, 0) << "it has waited for the device";
   std::atomic_ref(*go).store(1, std::memory_order_release);
   for (std::thread& t : makers) t.join();
   EXPECT_EQ(fake.stalls(), 0);
-  memory.drop_block(kMade), memory.drop_block(kNew);
+  memory.drop_group_block(kMade), memory.drop_group_block(kNew);
   EXPECT_TRUE(gpu::gpu().free_pinned(*word).ok());
 }
 
