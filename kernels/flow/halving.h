@@ -11,6 +11,7 @@ namespace ouro::flow {
 template <class Give, class Take>
 OURO_HD void exchange(int count, Give&& give, Take&& take) {
   give(0);
+  OURO_ROLLED
   for (int i = 0; i < count; ++i) {
     if (i + 1 < count) give(i + 1);
     take(i);

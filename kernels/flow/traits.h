@@ -64,6 +64,7 @@ inline constexpr int kStagingLag = 1;
 /// at once.
 template <class Up, class Down>
 OURO_HD void pipeline(int rounds, int lag, Up&& up, Down&& down) {
+  OURO_ROLLED
   for (int i = 0; i < rounds + lag; ++i) {
     if (i < rounds) up(i);
     if (i >= lag) down(i - lag);

@@ -27,11 +27,14 @@ class Resident : private ResidentRounds<Block> {
   /// Cuts the operation for `Flow`. Called once, before run.
   template <class Flow>
   OURO_HD void cut(Collective collective) {
+    cut(shape_of<Flow>(), Flow{}.chunks({a_.rank, n_, a_.root, 1}), collective);
+  }
+  OURO_HD void cut(FlowShape flow, int chunks, Collective collective) {
     if constexpr (Geometry::kUneven) cut_.in_begin = shared_.in_begin, cut_.out_begin = shared_.out_begin;
-    cut_.template cut<Flow>(a_, collective, b_.block(), numbers_.element(), numbers_.accumulator());
-    by_reference_ = Flow::kByReference && n_ > 1;
-    posts_others_ = Flow::kPostsOthers;
-    ahead_ = Flow::kPipelined ? (Flow::kPostsResult ? 2 : 1) * flow::kStagingLag : 0;
+    cut_.cut(flow, chunks, a_, collective, b_.block(), numbers_.element(), numbers_.accumulator());
+    by_reference_ = flow.by_reference && n_ > 1;
+    posts_others_ = flow.posts_others;
+    ahead_ = flow.pipelined ? (flow.posts_result ? 2 : 1) * flow::kStagingLag : 0;
     base_ = shared_.state.round;
   }
 

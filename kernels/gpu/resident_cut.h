@@ -8,6 +8,16 @@
 
 namespace ouro::gpu {
 
+/// What the cut of an operation depends on in a flow.
+struct FlowShape {
+  bool pipelined, by_reference, switched, rooted, staging, posts_others, posts_result;
+};
+template <class Flow>
+OURO_HD constexpr FlowShape shape_of() {
+  return {Flow::kPipelined, Flow::kByReference, Flow::kSwitched,   Flow::kRooted,
+          Flow::kStaging,   Flow::kPostsOthers, Flow::kPostsResult};
+}
+
 /// The share of channel `c` of `count` elements.
 OURO_HD flow::Extent resident_share(std::uint64_t count, int channels, int c, std::uint64_t element) {
   return flow::share_of(count, channels, c, ResidentLayout::kLine / element);
@@ -25,9 +35,9 @@ struct ResidentCut : flow::Cut {
   std::uint64_t stride_bytes = 0;  // distance between the pieces of a post
   int result_piece = 0;            // index of the piece that holds the result of a round
 
-  template <class Flow>
-  OURO_HD void cut(const ResidentArgs& a, Collective collective, int channel, std::uint64_t element,
-                   std::uint64_t accumulator) {
+  /// `chunks`: of one round.
+  OURO_HD void cut(FlowShape flow, int chunks, const ResidentArgs& a, Collective collective, int channel,
+                   std::uint64_t element, std::uint64_t accumulator) {
     const CollectiveTraits traits = traits_of(collective);
     in_blocks = traits.in.many(), out_blocks = traits.out.many();
     block = traits.moves() ? a.count : 0;
@@ -35,7 +45,7 @@ struct ResidentCut : flow::Cut {
     first = share.offset;
     total = share.count;
     blocks = traits.blocks();
-    chop<Flow>(a, element, accumulator);
+    chop(flow, chunks, a, element, accumulator);
   }
 
   OURO_HD int round_of(int chunk) const { return Cut::round_of(chunk, turn); }
@@ -49,22 +59,22 @@ struct ResidentCut : flow::Cut {
 
  protected:
   /// Cuts into rounds and chunks, once `total` and `blocks` are known.
-  template <class Flow>
-  OURO_HD void chop(const ResidentArgs& a, std::uint64_t element, std::uint64_t accumulator) {
+  OURO_HD void chop(FlowShape flow, int chunks, const ResidentArgs& a, std::uint64_t element,
+                    std::uint64_t accumulator) {
     constexpr std::uint64_t kLine = ResidentLayout::kLine;
     const int n = a.layout.ranks;
-    pipelined = Flow::kPipelined;
-    per_round = Flow{}.chunks({a.rank, n, a.root, 1});
+    pipelined = flow.pipelined;
+    per_round = chunks;
     const std::uint64_t line = kLine / element;
-    if (n == 1 || Flow::kByReference) {
+    if (n == 1 || flow.by_reference) {
       capacity = in_one_round(blocks, total, per_round);
       if (!blocks) capacity = flow::round_up(capacity, line);
-    } else if (Flow::kSwitched) {  // one piece per rank, of which each rank posts or reduces one
-      stride_bytes = a.layout.staging_bytes / (Flow::kRooted ? 1u : static_cast<unsigned>(n)) / kLine * kLine;
+    } else if (flow.switched) {  // one piece per rank, of which each rank posts or reduces one
+      stride_bytes = a.layout.staging_bytes / (flow.rooted ? 1u : static_cast<unsigned>(n)) / kLine * kLine;
       capacity = stride_bytes / element;
-    } else if (Flow::kStaging) {
-      result_piece = flow::input_pieces(Flow::kPostsOthers, n);
-      const auto pieces = static_cast<std::uint64_t>(result_piece + Flow::kPostsResult);
+    } else if (flow.staging) {
+      result_piece = flow::input_pieces(flow.posts_others, n);
+      const auto pieces = static_cast<std::uint64_t>(result_piece + flow.posts_result);
       stride_bytes = a.layout.staging_bytes / pieces / kLine * kLine;
       capacity = stride_bytes / element;
     } else {
@@ -95,16 +105,15 @@ struct UnevenCut : ResidentCut {
   std::uint64_t element = 1;
   bool pairs = false;  // all_to_all: each pair of ranks has a length, and no rank knows all of them
 
-  template <class Flow>
-  OURO_HD void cut(const ResidentArgs& a, Collective collective, int of_channel, std::uint64_t bytes,
-                   std::uint64_t accumulator) {
+  OURO_HD void cut(FlowShape flow, int chunks, const ResidentArgs& a, Collective collective, int of_channel,
+                   std::uint64_t bytes, std::uint64_t accumulator) {
     const CollectiveTraits traits = traits_of(collective);
     args = &a, channel = of_channel, element = bytes;
     pairs = collective == Collective::all_to_all;
     in_blocks = traits.in.many(), out_blocks = traits.out.many();
     blocks = true;
     total = resident_share(a.count, a.channels, 0, element).count;  // no channel's share of a block is longer
-    chop<Flow>(a, element, accumulator);
+    chop(flow, chunks, a, element, accumulator);
   }
 
   OURO_HD Extent in(int chunk) const {

@@ -40,6 +40,12 @@ const std::array<Kernel, kKernels>& kernels() {
   return all;
 }
 
+/// The kernel that serves the operations of this kind that have none of their own.
+ResidentKernel any_kernel(const ResidentArgs& a) {
+  if (!traits_of(a.collective).reduces_all()) return ResidentKernel::any_moves;
+  return is_float(a.dtype) ? ResidentKernel::any_float : ResidentKernel::any_integer;
+}
+
 ResidentKernel kernel_for(const ResidentArgs& a) {
 #define OURO_X(name, type) \
   if (a.packets && a.op == OpKind::sum && a.dtype == DType::type) return ResidentKernel::name;
@@ -56,7 +62,7 @@ ResidentKernel kernel_for(const ResidentArgs& a) {
   if (a.collective == Collective::c) return ResidentKernel::name;
     OURO_RESIDENT_UNEVEN_MOVES(OURO_X)
 #undef OURO_X
-    return is_float(a.dtype) ? ResidentKernel::any_float : ResidentKernel::any_integer;
+    return any_kernel(a);
   }
   if (a.algorithm == flow::Algorithm::nvls) {
     if (!traits_of(a.collective).reduces_all()) return ResidentKernel::switch_moves;
@@ -77,7 +83,7 @@ ResidentKernel kernel_for(const ResidentArgs& a) {
   if (a.by_pointer && over_slots && a.collective == Collective::c) return ResidentKernel::name;
   OURO_RESIDENT_POINTER_MOVES(OURO_X)
 #undef OURO_X
-  if (a.by_pointer) return is_float(a.dtype) ? ResidentKernel::any_float : ResidentKernel::any_integer;
+  if (a.by_pointer) return any_kernel(a);
 #define OURO_X(name, c, al, Flow, type)                                                             \
   if (a.collective == Collective::c && a.algorithm == flow::Algorithm::al && a.op == OpKind::sum && \
       a.dtype == DType::type)                                                                       \
@@ -88,7 +94,7 @@ ResidentKernel kernel_for(const ResidentArgs& a) {
   if (a.collective == Collective::c && a.algorithm == flow::Algorithm::al) return ResidentKernel::name;
   OURO_RESIDENT_MOVES(OURO_X)
 #undef OURO_X
-  return is_float(a.dtype) ? ResidentKernel::any_float : ResidentKernel::any_integer;
+  return any_kernel(a);
 }
 
 Status check_flow(const ResidentArgs& a) {
@@ -265,7 +271,8 @@ bool resident_can_number(const ResidentLayout& layout, Collective c, flow::Algor
       a.layout = layout, a.count = count, a.channels = channels;
       ResidentCut cut;
       constexpr std::uint64_t kWidest = 8;  // bytes of an accumulator
-      cut.cut<Flow>(a, c, 0, size_of(dtype), kWidest);
+      cut.cut(shape_of<Flow>(), Flow{}.chunks({a.rank, layout.ranks, a.root, 1}), a, c, 0, size_of(dtype),
+              kWidest);
       const auto chunks = static_cast<std::uint64_t>(cut.per_round);
       const std::uint64_t rounds =
           flow::rounds_of(cut.total, cut.blocks ? cut.capacity : chunks * cut.capacity);

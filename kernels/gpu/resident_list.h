@@ -139,6 +139,10 @@ struct ResidentEntries {
     run_cold(args, block, shared, cold<ColdTypes::integers>(args));
   }
   template <class Block>
+  static OURO_HD void any_moves(const ResidentArgs& args, const Block& block, ResidentShared& shared) {
+    run_cold(args, block, shared, Moved{size_of(args.dtype)});
+  }
+  template <class Block>
   static OURO_HD void any_packets(const ResidentArgs& args, const Block& block, ResidentShared& shared) {
     run_packets(args, block, shared, cold<ColdTypes::all>(args));
   }
@@ -146,7 +150,7 @@ struct ResidentEntries {
  private:
   template <ColdTypes kTypes>
   static OURO_HD Cold<kTypes> cold(const ResidentArgs& args) {
-    return {args.dtype, args.op, !traits_of(args.collective).reduces_all()};
+    return {args.dtype, args.op};
   }
 };
 
@@ -160,7 +164,7 @@ struct ResidentEntries {
   OURO_RESIDENT_POINTER_MOVES(X)  \
   OURO_RESIDENT_UNEVEN_SUMS(X)    \
   OURO_RESIDENT_UNEVEN_MOVES(X)
-#define OURO_RESIDENT_COLD(X) X(any_float) X(any_integer) X(any_packets)
+#define OURO_RESIDENT_COLD(X) X(any_float) X(any_integer) X(any_moves) X(any_packets)
 #define OURO_RESIDENT_KERNELS(X) \
   OURO_RESIDENT_HOT(X)           \
   OURO_RESIDENT_POINTERS(X)      \
@@ -181,6 +185,7 @@ const void* resident_pointer_entry(ResidentKernel);
 const void* resident_switch_entry(ResidentKernel);
 const void* resident_any_float_entry();
 const void* resident_any_integer_entry();
+const void* resident_any_moves_entry();
 const void* resident_any_packets_entry();
 
 }  // namespace ouro::gpu

@@ -263,13 +263,29 @@ inline constexpr bool kPacked<arith::Sum<arith::Half>> = true;
 template <>
 inline constexpr bool kPacked<arith::Avg<arith::Half>> = true;
 
-/// Not inlined: one copy for all flows. Packed: the reductions that training is likely to use.
+/// The element types that a kernel is compiled for; all of them together take more than a minute to build.
+/// Those of `all` only fold: their jobs have the sources `many` and the sink `store`.
+enum class ColdTypes : std::uint8_t { all, floats, integers };
+
 template <class R, class Block>
-OURO_HD_OUTLINE void reduce_cold(const Block& b, const ResidentJob& job) {
+OURO_HD void reduce_inlined(const Block& b, const ResidentJob& job) {
   if constexpr (kPacked<R>)
     reduce_elements<R, 2>(b, job);
   else
     reduce_groups<R, 1, 1>(b, job, 0, job.count);
+}
+/// Not inlined: one copy for all flows. Packed: the reductions that training is likely to use.
+template <class R, ColdTypes kTypes, class Block>
+OURO_HD_OUTLINE void reduce_cold(const Block& b, const ResidentJob& job) {
+  if constexpr (kTypes == ColdTypes::all) {
+    ResidentJob fold;  // so that the compiler knows which sources and sinks there are
+    fold.many = job.many, fold.many_count = job.many_count, fold.factor = job.factor, fold.ranks = job.ranks;
+    fold.store = {job.store.at, true};
+    fold.count = job.count;
+    reduce_inlined<R>(b, fold);
+  } else {
+    reduce_inlined<R>(b, job);
+  }
 }
 
 /// The representative of all types that compute the same bits: wrapping arithmetic ignores the sign.
@@ -289,16 +305,17 @@ constexpr DType same_bits(DType t, OpKind op) {
   }
 }
 
-template <DType kType, OpKind kOp, class Block>
+template <DType kType, OpKind kOp, ColdTypes kTypes, class Block>
 OURO_HD void reduce_case(const Block& b, const ResidentJob& job) {
-  if constexpr (applies(kOp, kType)) reduce_cold<arith::ReductionFor<same_bits(kType, kOp), kOp>>(b, job);
+  if constexpr (applies(kOp, kType))
+    reduce_cold<arith::ReductionFor<same_bits(kType, kOp), kOp>, kTypes>(b, job);
 }
-template <DType kType, class Block>
+template <DType kType, ColdTypes kTypes, class Block>
 OURO_HD_OUTLINE void reduce_type(const Block& b, OpKind op, const ResidentJob& job) {
   switch (op) {
 #define OURO_X(e, n) \
   case OpKind::e:    \
-    return reduce_case<kType, OpKind::e>(b, job);
+    return reduce_case<kType, OpKind::e, kTypes>(b, job);
     OURO_OPS(OURO_X)
 #undef OURO_X
   }
@@ -317,28 +334,28 @@ constexpr bool accumulators_agree(std::index_sequence<I...>) {
 }
 static_assert(accumulators_agree(std::make_index_sequence<kDTypes * kOps>()));
 
-/// The element types that a kernel is compiled for; all of them together take more than a minute to build.
-enum class ColdTypes : std::uint8_t { all, floats, integers };
-
 /// Any reduction of these types, chosen at run time; `resident` has checked that the op applies to the type.
-/// `moves`: nothing is reduced, and elements are opaque bytes.
 template <ColdTypes kTypes>
 struct Cold {
   static constexpr bool kReduces = true;
+  OURO_HD Cold(DType type, OpKind kind)
+      : dtype(type),
+        op(kind),
+        element_bytes(size_of(type)),
+        accumulator_bytes(arith::accumulator_bytes(type, kind)) {}
   DType dtype;
   OpKind op;
-  bool moves;
-  OURO_HD std::uint64_t element() const { return size_of(dtype); }
-  OURO_HD std::uint64_t accumulator() const {
-    return moves ? element() : arith::accumulator_bytes(dtype, op);
-  }
+  // Kept, since each is a switch over all types.
+  std::uint64_t element_bytes, accumulator_bytes;
+  OURO_HD std::uint64_t element() const { return element_bytes; }
+  OURO_HD std::uint64_t accumulator() const { return accumulator_bytes; }
   template <class Block>
   OURO_HD_OUTLINE void reduce(const Block& b, const ResidentJob& job) const {
     switch (dtype) {
 #define OURO_X(e, bytes, n)                                                                        \
   case DType::e:                                                                                   \
     if constexpr (kTypes == ColdTypes::all || is_float(DType::e) == (kTypes == ColdTypes::floats)) \
-      return reduce_type<DType::e>(b, op, job);                                                    \
+      return reduce_type<DType::e, kTypes>(b, op, job);                                            \
     return;
       OURO_DTYPES(OURO_X)
 #undef OURO_X

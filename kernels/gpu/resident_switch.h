@@ -48,7 +48,8 @@ class Switched : private ResidentRounds<Block> {
   OURO_HD void run(Collective collective) {
     static_assert(Flow::kSwitched && Flow::kPipelined);
     if (!this->enter()) return;
-    cut_.template cut<Flow>(a_, collective, b_.block(), numbers_.element(), numbers_.element());
+    cut_.cut(shape_of<Flow>(), Flow{}.chunks({a_.rank, n_, a_.root, 1}), a_, collective, b_.block(),
+             numbers_.element(), numbers_.element());
     reduces_ = traits_of(collective).reduces_all();
     ahead_ = (Flow::kPostsResult ? 2 : 1) * flow::kStagingLag;
     base_ = shared_.state.round;

@@ -61,6 +61,14 @@ void run_teams(const std::vector<std::unique_ptr<Operation>>& operations, int n,
   for (std::thread& t : threads) t.join();
 }
 
+/// The kernels that serve every operation that has none of its own.
+void run_any(const ResidentArgs& args, const TeamBlock& block, ResidentShared& shared) {
+  if (traits_of(args.collective).reduces_all())
+    ResidentEntries::any_float(args, block, shared);
+  else
+    ResidentEntries::any_moves(args, block, shared);
+}
+
 /// All flows in the order of the list, twice: over fresh state, and over the state that the first pass
 /// has left.
 TEST(ResidentBlock, EveryFlow) {
@@ -78,7 +86,7 @@ TEST(ResidentBlock, EveryFlow) {
         operations.push_back(make(w, c, kChannels));
       }
     ASSERT_EQ(std::count(operations.begin(), operations.end(), nullptr), 0);
-    run_teams(operations, kRanks, kChannels, ResidentEntries::any_float<TeamBlock>);
+    run_teams(operations, kRanks, kChannels, run_any);
     for (const auto& o : operations) check(*o, w);
     if (HasFatalFailure()) return;
   }

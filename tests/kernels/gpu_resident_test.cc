@@ -344,8 +344,8 @@ TEST(ResidentArguments, Refusals) {
             Reason::invalid);
 }
 
-/// Hot sums have kernels of their own; all other operations share one kernel for floats, one for integers,
-/// and one for packets.
+/// Hot sums have kernels of their own; all other operations share one kernel for reductions of floats, one
+/// for those of integers, one for movement, and one for packets.
 TEST(ResidentArguments, Kernels) {
   World w(2, 2, 2);
   const auto kernel = [&](Case c) {
@@ -359,6 +359,8 @@ TEST(ResidentArguments, Kernels) {
   EXPECT_EQ(kernel({Collective::all_reduce, Algorithm::oneshot, DType::i32}), "resident_any_integer");
   EXPECT_EQ(kernel({Collective::broadcast, Algorithm::chain, DType::u8, OpKind::max}),
             "resident_chain_broadcast");
+  EXPECT_EQ(kernel({Collective::broadcast, Algorithm::tree, DType::f32}), "resident_any_moves");
+  EXPECT_EQ(kernel({Collective::barrier, Algorithm::direct, DType::i32}), "resident_any_moves");
   Case c{Collective::all_reduce, Algorithm::oneshot, DType::f32};
   c.packets = true;
   EXPECT_EQ(kernel(c), "resident_packets_f32");

@@ -230,7 +230,7 @@ TEST(Geometry, PlansAndKernelsCutAlike) {
           args.count = unit;
           args.rank = 1;
           gpu::ResidentCut device;
-          device.cut<Flow>(args, c, 0, 4, 4);
+          device.cut(gpu::shape_of<Flow>(), Flow{}.chunks({1, n, 0, 1}), args, c, 0, 4, 4);
           rt::Partition host(operation(c, n, unit), 1, n);
           host.cut(Flow{}.chunks({1, n, 0, 1}), 2048 / 4, Flow::kPipelined, gpu::ResidentLayout::kLine / 4);
           if (!traits_of(c).moves()) continue;

@@ -1,0 +1,17 @@
+// The device entry of the resident kernel that serves any flow that moves data, or none. Used by resident.cu.
+#include "kernels/gpu/resident_list.h"
+
+namespace ouro::gpu {
+namespace {
+
+__global__ void __launch_bounds__(kResidentThreads, 1)
+    resident_any_moves(const __grid_constant__ ResidentArgs args) {
+  __shared__ ResidentShared shared;
+  ResidentEntries::any_moves(args, DeviceBlock{}, shared);
+}
+
+}  // namespace
+
+const void* resident_any_moves_entry() { return reinterpret_cast<const void*>(&resident_any_moves); }
+
+}  // namespace ouro::gpu
