@@ -12,12 +12,14 @@
 #include "kernels/host/copy.h"
 #include "runtime/calibration/choose.h"
 #include "runtime/context/machine.h"
+#include "runtime/context/watch.h"
 #include "runtime/core/deadline.h"
 #include "runtime/core/log.h"
 #include "runtime/core/process.h"
 #include "runtime/device_memory/process_ranks.h"
 #include "runtime/job/remarks.h"
 #include "runtime/join/local_socket.h"
+#include "runtime/network/network.h"
 
 namespace ouro::rt {
 namespace {
@@ -222,6 +224,10 @@ Status Context::usable() const {
   return {};
 }
 
+void Context::notify_other_hosts() {
+  if (network_) network_->kick();
+}
+
 void Context::close() { close(spec_.deadline); }
 void Context::leave() { close(kFarewell); }
 
@@ -233,7 +239,7 @@ void Context::close(std::chrono::milliseconds linger) {
   ControlPage& page = members_.own_page();
   if (network_) {  // data that closed groups have sent is still delivered
     page.state.set(static_cast<std::uint32_t>(ContextState::leaving));
-    tell();
+    notify_other_hosts();
     transport::Exchange& sent = network_->fabric().exchange();
     const auto end = deadline_after(linger);
     const auto last = std::max(end, deadline_after(network_->options().silent_fail));

@@ -12,17 +12,20 @@
 #include "runtime/context/host_memory.h"
 #include "runtime/context/own_records.h"
 #include "runtime/context/peer_probe.h"
-#include "runtime/context/watch.h"
 #include "runtime/core/fork.h"
 #include "runtime/device_memory/device_memory.h"
 #include "runtime/job/job_members.h"
 #include "runtime/job/memory_requests.h"
 #include "runtime/job/observers.h"
-#include "runtime/network/network.h"
+#include "runtime/network/network_options.h"
 #include "runtime/plan/cost.h"
 #include "runtime/plan/rules.h"
 
 namespace ouro::rt {
+
+// Not included: their headers include Boost.Asio, which takes longer to compile than all else here.
+class Network;
+class Watch;
 
 /// Registered memory, of the host or of this rank's GPU: the exporter's side. Freed with the last handle.
 class Allocation {
@@ -134,9 +137,7 @@ class Context : public std::enable_shared_from_this<Context> {
 
   /// Call after changing something on this rank's page that others wait for: ranks on other hosts are
   /// notified at once.
-  void tell() {
-    if (network_) network_->kick();
-  }
+  void notify_other_hosts();
   /// Errors: those of usable(), invalid (the size, or not this rank's GPU), resource.
   Result<std::shared_ptr<Allocation>> allocate(std::size_t bytes, Device = {});
   /// Errors: those of usable() and of DeviceMemory::register_range, invalid (no bytes, or not this rank's

@@ -14,6 +14,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/process.h"
 #include "runtime/group/mismatch.h"
+#include "runtime/network/network.h"
 
 namespace ouro::rt {
 namespace {
@@ -101,7 +102,7 @@ Status FailureDetector::keep(Status first, Collective collective, bool notify_pe
   });
   best_effort([&] {
     if (notify_peers && context_.records().publish(members_.mine(), *first.failure(), collective))
-      context_.tell();
+      context_.notify_other_hosts();
   });
   best_effort([&] { OURO_INFO(COLL, "{}", first.message()); });
   return first;

@@ -12,6 +12,7 @@
 #include "runtime/core/no_memory.h"
 #include "runtime/core/wait.h"
 #include "runtime/group/member_records.h"
+#include "runtime/network/tcp_watch.h"
 #include "runtime/plan/in_flight.h"
 
 namespace ouro::rt {

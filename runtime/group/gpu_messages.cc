@@ -7,6 +7,7 @@
 
 #include "runtime/core/log.h"
 #include "runtime/exec/host/wiring.h"
+#include "runtime/network/network.h"
 
 namespace ouro::rt {
 namespace {

@@ -11,6 +11,7 @@
 #include "runtime/core/deadline.h"
 #include "runtime/group/survivors.h"
 #include "runtime/group/turn.h"
+#include "runtime/network/network.h"
 
 namespace ouro::rt {
 namespace {

@@ -12,6 +12,7 @@
 #include "runtime/group/member_records.h"
 #include "runtime/group/messages.h"
 #include "runtime/group/messages_in_flight.h"
+#include "transport/net/fabric.h"
 
 namespace ouro::rt {
 

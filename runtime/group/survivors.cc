@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "runtime/core/deadline.h"
+#include "runtime/network/network.h"
 
 namespace ouro::rt {
 namespace {
@@ -42,7 +43,7 @@ Result<Verdict> Survivors::agree(bool one_host) {
   auto no = static_cast<std::uint32_t>(Shrinking::no);
   std::atomic_ref(mine.shrinking.value)
       .compare_exchange_strong(no, static_cast<std::uint32_t>(Shrinking::called));
-  context_.tell();
+  context_.notify_other_hosts();
   auto verdict = one_host ? agree_here() : agree_between_hosts();
   if (verdict.ok() && verdict->dead.has(members_.rank())) return gone_on();
   return verdict;
@@ -102,7 +103,7 @@ Result<Verdict> Survivors::agree_here() {
           v.resume = std::min(v.resume, members_.find(r)->completed.get() + 1);
       }
       announce(v, &members_.mine());
-      context_.tell();
+      context_.notify_other_hosts();
       return v;
     }
     if (Clock::now() > end) return timed_out(waiting, "called shrink()");
@@ -160,18 +161,18 @@ Result<Verdict> Survivors::agree_between_hosts() {
     if (agreement.vote() != told) {
       told = agreement.vote();
       write(*ballot, told);
-      context_.tell();
+      context_.notify_other_hosts();
     }
     if (outcome.state == Agreement::Outcome::decided) {
       announce(outcome.verdict, &members_.mine());
-      context_.tell();
+      context_.notify_other_hosts();
       return outcome.verdict;
     }
     if (outcome.state == Agreement::Outcome::no_quorum) {
       auto called = static_cast<std::uint32_t>(Shrinking::called);
       std::atomic_ref(members_.mine().shrinking.value)
           .compare_exchange_strong(called, static_cast<std::uint32_t>(Shrinking::resigned));
-      context_.tell();
+      context_.notify_other_hosts();
       return Status(Failure{
           .reason = Reason::no_quorum,
           .text = fmt::format(

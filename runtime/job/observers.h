@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/job/job_members.h"
-#include "runtime/network/remote_peers.h"
+#include "runtime/network/lost_rank.h"
 
 namespace ouro::rt {
 

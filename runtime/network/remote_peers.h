@@ -11,6 +11,7 @@
 
 #include "runtime/health/control_page.h"
 #include "runtime/network/frame_stream.h"
+#include "runtime/network/lost_rank.h"
 #include "runtime/network/tcp_watch.h"
 #include "transport/net/fabric.h"
 
@@ -22,13 +23,6 @@ struct RemoteRank {
   std::string endpoint;         ///< where it listens
   wire::Bytes address;          ///< of its fabric
   ControlPage* copy = nullptr;  ///< the replica of its page here
-};
-
-/// A rank of another host that was given up, and the reason.
-struct LostRank {
-  int rank = -1;
-  Reason reason = Reason::peer_dead;
-  std::string text, detector;
 };
 
 /// Successive attempts to connect to one rank. Each may take longer than the failed one before it, for

@@ -2,6 +2,7 @@
 #include "runtime/exec/host/damage.h"
 
 #include "runtime/exec/host/by_reference.h"
+#include "runtime/network/network.h"
 
 namespace ouro::rt {
 namespace {

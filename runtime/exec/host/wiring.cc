@@ -4,6 +4,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "runtime/network/network.h"
 #include "runtime/plan/cost.h"
 #include "transport/net/net_links.h"
 #include "transport/shm/shm.h"

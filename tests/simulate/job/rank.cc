@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "runtime/group/group.h"
+#include "runtime/network/network.h"
 
 namespace simulate {
 namespace {

@@ -11,6 +11,7 @@
 #include "kernels/device/fake/fake_gpu.h"
 #include "runtime/exec/host/wiring.h"
 #include "runtime/group/group.h"
+#include "runtime/network/network.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
 #include "tests/runtime/exec/gpu/direct.h"
 #include "tests/runtime/failure/harness.h"
