@@ -10,7 +10,7 @@ import tree
 
 PAGE, MAP, CORE = "docs/design/extending.md", "ARCHITECTURE.md", "runtime/core/types.h"
 PRODUCT = ("runtime", "kernels", "transport", "api", "tools")
-CODE = tree.SOURCE_SUFFIXES | {".py", ".map", ""}  # without a suffix: scripts
+CODE = tree.SOURCE_SUFFIXES | {".py", ".map", ".sh", ""}  # without a suffix: scripts
 TEXTS = CODE | {".c", ".md", ".txt", ".cmake"}
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 

@@ -2,6 +2,7 @@
 # Builds for aarch64 with Debian's cross compiler and runs the tests under user-mode emulation. Called
 # by tools/gate.
 source "$(dirname "${BASH_SOURCE[0]}")/../setup.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 usage() {
   cat <<'TEXT'
@@ -82,7 +83,7 @@ main() {
       *) die "unknown option $1; see --help" ;;
     esac
   done
-  [[ $minutes =~ ^[0-9]+$ ]] && ((minutes >= 1 && minutes <= 1440)) || die "--minutes takes 1 to 1440"
+  check_number --minutes "$minutes" 1 1440
   [[ -n $build && -n $only ]] || die "--build and --only need a value"
   ((${#targets[@]})) || targets=("${ALL_TARGETS[@]}")
   install_packages cmake ninja-build pkg-config python3 g++-aarch64-linux-gnu qemu-user-static
@@ -93,7 +94,7 @@ main() {
   if command -v ccache >/dev/null; then launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 
   say "building in $build"
-  cmake -S . -B "$build" -G Ninja --toolchain "$PWD/tools/aarch64/toolchain.cmake" -DOURO_SYSROOT="$build/sysroot" \
+  cmake -S . -B "$build" -G Ninja --toolchain "$PWD/tools/gates/aarch64.cmake" -DOURO_SYSROOT="$build/sysroot" \
     -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1" -DOURO_TESTS=ON -DOURO_CUDA=off \
     -DOURO_UCX=off -DOURO_PYTHON=off -DOURO_BENCH=OFF -Wno-dev "${launcher[@]}" >"$build/configure.log" 2>&1 ||
     { tail -20 "$build/configure.log" >&2; die "cannot configure $build"; }

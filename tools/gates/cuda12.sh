@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Compiles the code that depends on CUDA with the parts of CUDA 12 that Python's package index has. Called by tools/gate.
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 usage() {
   cat <<'TEXT'
@@ -22,7 +21,6 @@ The packages have no compiler driver, which would join both halves in one object
 Exit code: 0 all compiled, 1 something did not, 2 wrong usage, or no packages.
 TEXT
 }
-die() { printf 'gate: %s\n' "$*" >&2; exit 2; }
 
 only=. build=build-cuda12
 while (($#)); do
@@ -73,7 +71,7 @@ for source in kernels/gpu/*.cu; do
   [[ $name =~ $only ]] || continue
   for pair in 80:sm_80,sm_89 90:sm_90,sm_100; do
     ptx=$build/$name-${pair%%:*}.ptx
-    if ! "${lowest[@]}" timeout -k 10 1200 python3 tools/cuda12/nvrtc.py "$home" "$source" "compute_${pair%%:*}" "$ptx" \
+    if ! "${lowest[@]}" timeout -k 10 1200 python3 tools/gates/nvrtc.py "$home" "$source" "compute_${pair%%:*}" "$ptx" \
       >"$build/$name.log" 2>&1 || ! grep -q '\.entry' "$ptx"; then
       printf 'FAILED: %s for compute_%s: %s\n' "$source" "${pair%%:*}" "$build/$name.log"
       code=1

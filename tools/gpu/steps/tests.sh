@@ -1,32 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The probe and the tests of a bundle. Sourced by gpu-check, which defines say, row, not_run, attempt, out_of_time
-# and reason.
+# gpu-check runs this as its step tests.
 #
 # A hanging test is separated from the tests after it: the program continues with those, and the hanging test is run alone,
 # first with eager loading of kernels, then under a debugger.
-
-# Probes the behaviour of the driver, with one process for each question: a hang is a valid answer, too. Nothing here is a
-# failure.
-probe() {
-  say "probe"
-  if ! program gpu_probe; then not_run "probe" "not in the bundle"; return; fi
-  local name text code
-  while read -r name text; do
-    ask "$name" "$text"
-  done < <(LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$here/bin/gpu_probe" --list)
-  [[ -z ${OURO_FAKE_GPUS:-} ]] || return
-  for code in 1 8 32; do
-    CUDA_DEVICE_MAX_CONNECTIONS=$code ask waiting-streams "the same with $code connections" "-$code"
-  done
-}
-ask() { # NAME TEXT [SUFFIX]
-  local log=probe-$1${3:-} code=0 answer
-  attempt "$log" "$([[ $quick == yes ]] && echo 6 || echo 15)" "$here/bin/gpu_probe" "$1" || code=$?
-  out_of_time $code "probe: $2" && return
-  answer=$(tail -1 "$out/logs/$log.log" | tr '|' '/' | cut -c1-120)
-  ((code != 124 && code != 137)) || answer="no: the driver did not come back"
-  row "probe: $2" 1 "$((code == 0))" 0 "$answer" "-"
-}
 
 # Prints the last test of a log if the program did not finish it.
 under_way() { awk '/^\[ RUN/ { t = $4 } /^\[       OK|^\[  FAILED|^\[  SKIPPED/ { t = "" } END { print t }' "$1"; }
@@ -83,7 +59,7 @@ all_tests_of() { # NAME FILE
     cat "$out/logs/$log.log" >>"$out/logs/$name.log"
     ((code == 0)) || worst=$code
     one=$(under_way "$out/logs/$log.log")
-    ((code == 124 || code == 137)) && [[ -n $one ]] && ((part < 5)) || break
+    if ((code != 124 && code != 137)) || [[ -z $one ]] || ((part >= 5)); then break; fi
     not+=$(sed -n 's/^\[ RUN      \] \([^ ]*\).*/:\1/p' "$out/logs/$log.log" | tr -d '\n')
     examine "$name" "$file" "$one"
   done
@@ -98,7 +74,8 @@ all_tests_of() { # NAME FILE
   return $worst
 }
 
-unit_tests() {
+# Runs all tests of the bundle.
+tests_step() {
   say "tests"
   local file name code ran passed skipped hangs
   for file in "$here"/bin/test_*; do
@@ -115,34 +92,4 @@ unit_tests() {
     if ((code == 0 || code == 77)); then row "$name" "$ran" "$passed" "$skipped" "" "all"
     else failed=1; row "$name" "$ran" "$passed" "$skipped" "${hangs:+hangs: }${hangs:-$(reason $code "$name")}" "all"; fi
   done
-}
-
-# Runs the collectives that a switch between the GPUs reduces and multicasts, over all GPUs that have multicast objects, and
-# compares the time of an all_reduce with that of the kernels by pointer.
-switches() {
-  say "nvls"
-  local n kind code ran=0 passed=0 wrong='' why='' one good by
-  local -A us=([nvls]='' [pointer]='')
-  n=$(grep -c '\bmulticast\b' "$out/logs/gpus.txt")
-  if ((n < 2)); then not_run "nvls" "$n GPUs with multicast objects"; return; fi
-  for kind in all_reduce reduce_scatter all_gather broadcast; do
-    code=0
-    attempt "nvls-$kind" 40 env OURO_ALGO=nvls OURO_NUMERICS=fast "$here/bin/ouro-perf" "$kind" --device cuda \
-      --ranks "$n" -b 4 -e 64M -f 16 -d float -o sum -n 5 -w 1 -c 1 -T 20 --csv || code=$?
-    out_of_time $code "nvls" && return
-    read -r one good < <(right_rows "$out/logs/nvls-$kind.log")
-    ran=$((ran + one)) passed=$((passed + good))
-    ((code == 0 && one > 0 && one == good)) || blame "nvls-$kind"
-  done
-  row "nvls, $n GPUs" "$ran" "$passed" 0 "${wrong:-what ran is right}$why" "all"
-  passed=0
-  for by in nvls pointer; do
-    code=0
-    attempt "nvls-time-$by" 40 env OURO_ALGO="${by/pointer/}" OURO_NUMERICS=fast "$here/bin/ouro-perf" all_reduce \
-      --device cuda --ranks "$n" -b 64M -e 64M -d float -o sum -n 20 -w 5 -c 1 -z 3 -T 20 --csv || code=$?
-    out_of_time $code "nvls, times" && return
-    ((code == 0)) && passed=$((passed + 1)) || failed=1
-    us[$by]=$(awk -F, '$1 ~ /^[0-9]+$/ { print $6 }' "$out/logs/nvls-time-$by.log" | tail -1)
-  done
-  row "all_reduce 64M, $n GPUs" 2 $passed 0 "nvls ${us[nvls]:-?} us, else ${us[pointer]:-?} us" "-"
 }

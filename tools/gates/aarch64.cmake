@@ -1,4 +1,4 @@
-# Debian's cross compiler, and the libraries of the target in OURO_SYSROOT. Used by tools/aarch64/gate.
+# Debian's cross compiler, and the libraries of the target in OURO_SYSROOT. Used by tools/gate aarch64.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)

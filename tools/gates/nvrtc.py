@@ -1,4 +1,4 @@
-"""Compiles the device half of one .cu file with NVRTC of CUDA 12. Called by tools/cuda12/gate.
+"""Compiles the device half of one .cu file with NVRTC of CUDA 12. Called by tools/gate cuda12.
 
 Usage: nvrtc.py HOME SOURCE ARCHITECTURE PTX, in the repository's root. HOME holds CUDA 12 as
 its packages unpack. Ends with 1 and the compiler's log if it refuses the source.
