@@ -1,68 +1,34 @@
 # Which folder may include which. Usage: layering.py ROOT. Exits with 1 and prints a line for each include that is not
 # allowed, and for each rule that no include needs any more.
+#
+# The rules are the rooms that the CMakeLists.txt of the library declare: ouro_room(FOLDER ... USES FOLDER...).
+import graphlib
 import pathlib
+import re
 import sys
 import tempfile
 
 import tree
 
 CORE = "runtime/core"  # the ground: every room may include it
-# room: the rooms that it may include in addition to the core. A room is listed after all rooms that it includes, so
-# there is no cycle.
-ALLOWED = {
-    CORE: set(),
-    "kernels/arith": set(),
-    "kernels/flow": set(),
-    "kernels/device": set(),
-    "kernels/device/fake": {"kernels/device"},
-    "kernels/device/cuda": {"kernels/device"},
-    "kernels/host": {"kernels/arith"},
-    "kernels/gpu": {"kernels/arith", "kernels/flow", "kernels/device"},
-    "transport": set(),
-    "transport/wire": set(),
-    "transport/shm": {"transport"},
-    "transport/net/tls": {"transport/wire"},
-    "transport/net": {"transport", "transport/net/tls"},
-    "transport/net/tcp": {"transport/net"},
-    "transport/net/ucx": {"transport/net", "kernels/device"},
-    "runtime/calibration": {"kernels/host"},
-    "runtime/stream": {"kernels/device"},
-    "runtime/health": {"kernels/flow", "transport/wire", "runtime/calibration"},
-    "runtime/plan": {"kernels/arith", "kernels/flow", "runtime/calibration", "runtime/health"},
-    "runtime/network": {"transport/wire", "transport/net", "transport/net/tcp",
-                        "transport/net/ucx", "runtime/health"},
-    "runtime/join": {"transport/wire", "runtime/health", "runtime/network"},
-    "runtime/job": {"transport/wire", "runtime/health", "runtime/network", "runtime/join"},
-    "runtime/device_memory": {"kernels/device", "kernels/gpu", "transport/wire", "runtime/join", "runtime/job"},
-    "runtime/context": {"kernels/host", "kernels/gpu", "transport/shm", "runtime/calibration", "runtime/health",
-                        "runtime/plan", "runtime/network", "runtime/join", "runtime/job", "runtime/device_memory"},
-    "runtime/exec/host": {"kernels/arith", "kernels/flow", "kernels/host", "transport", "transport/shm", "transport/net", "runtime/plan",
-                          "runtime/network", "runtime/context"},
-    "runtime/exec/gpu": {"kernels/flow", "kernels/device", "kernels/host", "kernels/gpu", "runtime/stream",
-                         "runtime/plan", "runtime/device_memory", "runtime/context"},
-    "runtime/group": {"transport", "transport/net", "transport/wire", "runtime/calibration", "runtime/network", "runtime/stream", "runtime/health",
-                      "runtime/plan", "runtime/job", "runtime/context", "runtime/exec/host", "runtime/exec/gpu"},
-    "api/include": set(),
-    "api/src": {"api/include", "kernels/device", "transport/wire", "runtime/stream", "runtime/network", "runtime/join",
-                "runtime/context", "runtime/group"},
-    # Trainers are a library beside api/src: they may include public headers, kernels, and those headers of the core
-    # that public headers include.
-    "api/train/common": {"api/include"},
-    "api/train/optim": {"api/include", "api/train/common", "kernels/arith", "kernels/device", "kernels/host",
-                        "kernels/gpu"},
-    "api/train/buckets": {"api/include", "api/train/common", "api/train/optim"},
-    "api/train/topology": {"api/include"},
-    "api/train/gossip": {"api/include", "api/train/common", "api/train/optim", "api/train/buckets", "kernels/arith",
-                         "kernels/host"},
-    "api/train/sharded": {"api/include", "api/train/common", "api/train/optim", "api/train/buckets"},
-    "api/train/federated": {"api/include", "api/train/common", "api/train/optim", "kernels/arith", "kernels/device",
-                            "kernels/host"},
-    "api/train/layout": {"api/include", "api/train/common"},
-    "api/nccl": {"api/include", "api/src", "kernels/arith", "kernels/device", "transport/wire", "runtime/network"},
-    "api/python/ouro/torch/adapter": {"api/include"},
-    "api/examples": {"api/include"},
-    "api/python/src": {"api/include"},
-}
+ROOM = re.compile(r"^ *ouro_room\(([^)]*)\)", re.MULTILINE)
+
+
+def declarations(text):
+    """(room, the rooms that it may include in addition to the core) for each ouro_room of a CMakeLists.txt."""
+    for match in ROOM.finditer(re.sub(r"#.*", "", text)):
+        room, *words = match[1].split()
+        yield room, set(words[words.index("USES") + 1:] if "USES" in words else ())
+
+
+def declared(root):
+    """The declarations of all rooms, in any order."""
+    return [found for folder in tree.LIBRARY_FOLDERS for path in sorted((root / folder).rglob("CMakeLists.txt"))
+            for found in declarations(path.read_text())]
+
+
+DECLARED = declared(pathlib.Path(__file__).resolve().parents[2])
+ALLOWED = dict(DECLARED)
 INNERMOST = sorted(ALLOWED, key=len, reverse=True)
 OUTSIDE = ("tests", "bench", "tools")  # may include anything; only they themselves may include them
 # Small libraries that tests, benches and other tools share.
@@ -70,7 +36,8 @@ SHARED_TOOLS = ("tools/chart", "tools/cli", "tools/measure", "tools/models", "to
 PUBLIC = pathlib.PurePosixPath("api/include/ouro")
 PUBLIC_OWN = {"runtime/core/status.h", "runtime/core/types.h"}
 USERS_OWN = PUBLIC_OWN | {"runtime/core/float_mode.h"}  # trainers compute on their callers' threads
-USERS = ("api/train/", "api/examples", "api/python/")  # rooms of users of the interface: public headers, and only those of the core that these include
+# Rooms of users of the interface: they include public headers, and only those of the core that these include.
+USERS = ("api/train/", "api/examples", "api/python/")
 CUDA_HEADERS = ("cuda", "nv/", "cub/", "thrust/", "cooperative_groups", "nvtx3/", "driver_types", "vector_types")
 
 
@@ -94,7 +61,8 @@ def resolve(root, includer, name):
         if candidate.is_file():
             return candidate.resolve().relative_to(root)
     first = pathlib.PurePosixPath(name)
-    return first if room(first) else None  # names a room but no file: the compiler reports the missing file; the room is checked here
+    # It may name a room but no file: the compiler reports the missing file, and the room is checked here.
+    return first if room(first) else None
 
 
 def complaint(root, includer, bracket, name, used):
@@ -113,7 +81,7 @@ def complaint(root, includer, bracket, name, used):
     target = resolve(root, includer, name)
     mine = room(includer)
     if mine is None:
-        return f"{includer} is in no room: see ALLOWED"
+        return f"{includer} is in no room: no ouro_room declares its folder"
     if target is None:
         if bracket == '"' and mine not in OUTSIDE:
             return "in quotes, but no file of this project"
@@ -145,16 +113,37 @@ def violations(root, used):
                 yield f"{path}:{number}: #include {name}: {why}"
 
 
-def table_errors():
-    """Checks the table itself: what a room may include is listed before it and is not on a higher level."""
-    seen = set()
-    for name, below in ALLOWED.items():
-        for other in below:
-            if other not in seen:
-                yield f"{name} may include {other}, which is not listed before it: a circle could hide there"
+def table_errors(table):
+    """Checks the table itself: each room is declared once, and uses declared rooms that are not on a higher level;
+    there is no circle."""
+    names = [name for name, _ in table]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"{name} is declared twice"
+    for name, below in table:
+        for other in sorted(below):
+            if other not in names:
+                yield f"{name} uses {other}, which is no room"
             elif floor(other) > floor(name):
                 yield f"{name} may include {other}, which stands on a higher floor"
-        seen.add(name)
+    try:
+        graphlib.TopologicalSorter(dict(table)).prepare()
+    except graphlib.CycleError as error:
+        yield f"a circle: {' -> '.join(reversed(error.args[1]))}"
+
+
+def self_test_of_table():
+    """Plants wrong tables; returns wrong verdicts."""
+    read = list(declarations("# ouro_room(a)\nouro_room(kernels/arith)\n  ouro_room(kernels/host TARGET t  # (one)\n"
+                             "  SOURCES\n    a.cc\n    b.cc  # no USES x\n  USES kernels/arith\n    kernels/flow)\n"))
+    if read != [("kernels/arith", set()), ("kernels/host", {"kernels/arith", "kernels/flow"})]:
+        yield f"declarations are read wrongly: {read}"
+    arith, host = ("kernels/arith", set()), ("kernels/host", {"kernels/arith"})
+    for planted, word in (([host, arith], None), ([arith, arith, host], "twice"), ([host], "no room"),
+                          ([("kernels/arith", {"transport"}), ("transport", set())], "higher"),
+                          ([("kernels/arith", {"kernels/host"}), host], "circle")):
+        errors = list(table_errors(planted))
+        if errors if word is None else len(errors) != 1 or word not in errors[0]:
+            yield f"{planted}: {errors}, expected {word or 'none'}"
 
 
 def self_test():
@@ -224,14 +213,14 @@ def self_test():
 def main():
     if len(sys.argv) != 2:
         sys.exit("usage: layering.py ROOT")
-    wrong = self_test() + list(table_errors())
+    wrong = self_test() + list(self_test_of_table()) + list(table_errors(DECLARED))
     if wrong:
         sys.exit("the check itself is broken:\n" + "\n".join(wrong))
     root = tree.root_of(sys.argv[1])
     used = set()
     found = list(violations(root, used))
     for mine, below in ALLOWED.items():
-        found += [f"{mine} may include {other}, and does not: take it off the list" for other in sorted(below)
+        found += [f"{mine} may include {other}, and does not: take it off its USES" for other in sorted(below)
                   if (mine, other) not in used]
     print("\n".join(found) or f"{len(tree.files(root))} files, all includes in order")
     sys.exit(1 if found else 0)
