@@ -80,11 +80,11 @@ Result<GroupBlocks::Exported> DeviceMemory::own_block(std::uint64_t key, std::si
 
 Result<DeviceMemory::BlockAt> DeviceMemory::group_block(int r, std::uint64_t key, std::size_t bytes) {
   if (!members_.is_thread(r)) {
-    OURO_ASSIGN(std::byte* const data, imports_.map_block(r, key, bytes, [&](std::size_t) {
+    OURO_ASSIGN(auto at, imports_.map_block(r, key, bytes, [&](std::size_t) {
       return request_handles(requests_, r,
                              {.kind = wire::Fetch::Kind::gpu_group, .key = key, .bytes = bytes});
     }));
-    return BlockAt{data, nullptr};
+    return BlockAt{at.data, std::move(at.keep)};
   }
   auto found = Result<GroupBlocks::Exported>(GroupBlocks::Exported{});
   if (r == members_.rank()) {

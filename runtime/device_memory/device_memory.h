@@ -6,8 +6,8 @@
 //   descriptor. Users: operations that name it. End: its export ends when the process is idle after the
 //   Allocation was destroyed; the memory is freed when the last process has unmapped it.
 //
-// - Block of a group. Owner: GroupBlocks. Import: a mapping by descriptor, as long as the importer's
-//   context exists. Users: streams and kernels of the group. End: drop_group_block, then as above.
+// - Block of a group. Owner: GroupBlocks. Import: a mapping by descriptor, until the importer's part of
+//   the group is destroyed. Users: streams and kernels of the group. End: drop_group_block, then as above.
 //
 // - Stand-in or scratch memory. Owner: a path of the GPU executor, which exports the GpuBlock. Import: a
 //   mapping by descriptor. Users: operations of the group. End: with the group, then as above.
@@ -82,8 +82,8 @@ class DeviceMemory final : public DeviceObserver {
   /// those of GpuBlock::create.
   Result<std::shared_ptr<GpuBlock>> make_block(std::size_t bytes);
   struct BlockAt {
-    std::byte* data;                 ///< an address of this rank
-    std::shared_ptr<GpuBlock> keep;  ///< set for ranks of this process: the memory lives at least as long
+    std::byte* data;             ///< an address of this rank
+    std::shared_ptr<void> keep;  ///< the memory lives at least as long, and stays mapped
   };
   /// Returns the block `key` of rank r's device memory, which is made there on first demand.
   Result<BlockAt> group_block(int r, std::uint64_t key, std::size_t bytes);

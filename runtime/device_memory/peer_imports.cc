@@ -1,6 +1,8 @@
 // Imports from the other processes of the host. See peer_imports.h.
 #include "runtime/device_memory/peer_imports.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 
 #include "runtime/core/segment.h"
@@ -67,11 +69,23 @@ Result<GpuImports::Mapped> PeerImports::map_export(int r, const GpuRef& ref, std
   return from_rank(r).exports.map(device_, ref, bytes, request);
 }
 
-Result<std::byte*> PeerImports::map_block(int r, std::uint64_t key, std::size_t bytes,
-                                          const RequestHandles& request) {
+Result<GpuImports::Mapped> PeerImports::map_block(int r, std::uint64_t key, std::size_t bytes,
+                                                  const RequestHandles& request) {
   std::lock_guard lock(mutex_);
-  OURO_ASSIGN(const auto at, from_rank(r).blocks.map(device_, {key, 0, 0}, bytes, request));
-  return at.data;
+  if (closed_) return Status(Reason::revoked, "the context is closed");
+  auto& blocks = from_rank(r).blocks;
+  std::shared_ptr<GpuImport> block = blocks[key].lock();
+  if (!block) {
+    std::erase_if(blocks, [](const auto& b) { return b.second.expired(); });
+    OURO_ASSIGN(const ExportHandles handles, request(0));
+    OURO_ASSIGN(block, GpuImport::map(device_, handles, request, nullptr));
+    blocks[key] = block;
+  }
+  if (bytes > block->bytes())
+    return Status(Reason::ring_corrupt,
+                  fmt::format("rank {} gave {} bytes of device memory where the group needs {}", r,
+                              block->bytes(), bytes));
+  return GpuImports::Mapped{block->data(), block};
 }
 
 bool PeerImports::still_maps(int r, std::uint64_t id) {

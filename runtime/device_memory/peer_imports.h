@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -25,8 +26,9 @@ class PeerImports {
 
   /// Maps `ref` of rank r, of another process. Errors: revoked (closed), those of GpuImports::map.
   Result<GpuImports::Mapped> map_export(int r, const GpuRef& ref, std::size_t bytes, const RequestHandles&);
-  /// Maps the block `key` of rank r, of another process. It stays mapped as long as this object exists.
-  Result<std::byte*> map_block(int r, std::uint64_t key, std::size_t bytes, const RequestHandles&);
+  /// Maps the block `key` of rank r, of another process, or returns the mapping that some `keep` holds. It is
+  /// mapped as long as a `keep` lives. Errors: those of map_export.
+  Result<GpuImports::Mapped> map_block(int r, std::uint64_t key, std::size_t bytes, const RequestHandles&);
 
   /// Releases imports whose exports rank r lists as ended; from then on only a `keep` holds them. Returns
   /// false if the list of ended exports overflowed; then all imports from r were released.
@@ -46,7 +48,8 @@ class PeerImports {
     explicit FromRank(GpuImports::MakeToken make_token) : exports(std::move(make_token)) {}
     std::atomic<std::uint64_t> endings_seen{0};  // set under mutex_
     bool list_overflowed = false;
-    GpuImports exports, blocks;
+    GpuImports exports;
+    std::map<std::uint64_t, std::weak_ptr<GpuImport>> blocks;  // by key; under mutex_
   };
   class OpenCount;
   FromRank& from_rank(int r) { return *from_ranks_[static_cast<std::size_t>(r)]; }

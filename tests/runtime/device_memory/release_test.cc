@@ -430,5 +430,48 @@ TEST_F(Released, NotWhatAGraphUses) {
   });
 }
 
+/// The blocks of a group are mapped by the other processes until their parts of the group are destroyed.
+class GroupBlocksOfProcesses : public testing::TestWithParam<const char*> {};
+
+TEST_P(GroupBlocksOfProcesses, AreUnmappedAfterTheirGroup) {
+  OURO_NEEDS_FAKES();
+  OURO_NEEDS_PROCESSES();
+  const std::string path = GetParam();
+  const ForcedPath forced(path, Mode::processes);
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(2, [&](int rank, Board&) {
+    gpu::install(new gpu::FakeGpu({.devices = path == "leader" ? 1 : 2, .multiprocessors = 16}));
+    auto c = Context::create(options(rank, 2, id));
+    ASSERT_TRUE(c.ok()) << c.status().message();
+    Floats floats;
+    ASSERT_TRUE(floats.make(*c, kCount).ok());
+    const int both[] = {0, 1};
+    for (int turn = 0; turn < 3; ++turn) {
+      const gpu::FakeLive before = fake().live();
+      auto g = c->group(both, fmt::format("group {}", turn));
+      ASSERT_TRUE(g.ok()) << g.status().message();
+      ASSERT_TRUE(floats.fill(1).ok());
+      auto s = Stream::create(c->device());
+      ASSERT_TRUE(s.ok());
+      auto w = all_reduce(*g, floats.view(), floats.view(), ReduceOp::sum, *s);
+      ASSERT_TRUE(w.ok() && w->wait().ok());
+      ASSERT_EQ(only_ran(*g, path), "");
+      EXPECT_GT(fake().live().imports, before.imports);
+      ASSERT_TRUE(g->close().ok());
+      *g = Group();
+      EXPECT_TRUE(eventually([&] { return fake().live().imports == before.imports; }))
+          << before.imports << " imports before the group, " << fake().live().imports << " after it";
+      ASSERT_TRUE(barrier(c->world()).ok());
+    }
+    floats = Floats();
+    EXPECT_TRUE(c->close().ok());
+  });
+  ranks.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(Paths, GroupBlocksOfProcesses, testing::Values("leader", "resident", "stream"),
+                         [](const auto& info) { return std::string(info.param); });
+
 }  // namespace
 }  // namespace ouro::test

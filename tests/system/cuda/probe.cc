@@ -145,6 +145,37 @@ Result<Answer> waiting_streams(Gpu& g, int device, milliseconds patience) {
                 fmt::format("{}{} streams can wait", waiting == kMost ? "at least " : "", waiting)};
 }
 
+/// How many streams can wait between two copies before the first copy of another stream is held up. `from`
+/// and `to` have 4 KiB, and the second copy goes back. Copy engines have queues of their own, which are
+/// fewer.
+Result<Answer> waiting_copies(Gpu& g, int device, milliseconds patience, void* to, const void* from) {
+  constexpr int kMost = 32, kNeeded = 16;  // ranks that are threads
+  constexpr std::size_t kBytes = 4096;
+  OURO_ASSIGN(const auto gate, Gate::make(g));
+  int waiting = 0;
+  for (; waiting < kMost; ++waiting) {
+    OURO_ASSIGN(const Stream next, g.create_stream(device, 0));
+    OURO_TRY(g.copy(to, from, kBytes, next));
+    OURO_ASSIGN(const bool ahead, ends(g, next, std::min(patience, milliseconds(200))));
+    if (!ahead) break;
+    const MemOp wait = gate->wait();
+    OURO_TRY(g.enqueue({&wait, 1}, next));
+    OURO_TRY(g.copy(const_cast<void*>(from), to, kBytes, next));
+  }
+  return Answer{waiting >= kNeeded,
+                fmt::format("{}{} streams can wait", waiting == kMost ? "at least " : "", waiting)};
+}
+Result<Answer> waiting_staged_copies(Gpu& g, int device, milliseconds patience) {
+  OURO_ASSIGN(void* const memory, g.alloc(device, 4096));
+  OURO_ASSIGN(void* const pinned, g.alloc_pinned(4096));
+  return waiting_copies(g, device, patience, pinned, memory);
+}
+Result<Answer> waiting_device_copies(Gpu& g, int device, milliseconds patience) {
+  OURO_ASSIGN(void* const one, g.alloc(device, 4096));
+  OURO_ASSIGN(void* const other, g.alloc(device, 4096));
+  return waiting_copies(g, device, patience, other, one);
+}
+
 /// Whether what is enqueued on a new stream ends while others wait.
 Result<bool> new_stream_works(Gpu& g, int device, int priority, const Gate& passed, milliseconds patience) {
   OURO_ASSIGN(const Stream s, g.create_stream(device, priority));
@@ -366,6 +397,10 @@ constexpr Question kQuestions[] = {
     {"loaded-launch", "a loaded kernel runs beside a stream that waits", &loaded_launch},
     {"first-launch", "a kernel that was not loaded does, too", &first_launch},
     {"waiting-streams", "streams that can wait before another is held up", &waiting_streams},
+    {"waiting-staged-copies", "streams that can wait before a copy to the host is held up",
+     &waiting_staged_copies},
+    {"waiting-device-copies", "streams that can wait before a copy on the device is held up",
+     &waiting_device_copies},
     {"queues-of-priorities", "streams of high priority have queues of their own", &queues_of_priorities},
     {"queues-of-new-streams", "a new stream takes a free queue", &queues_of_new_streams},
     {"spinning-kernels", "kernels of two ranks run at the same time", &spinning_kernels},

@@ -42,6 +42,7 @@ TEST_P(Probe, TellsAKindDeviceFromAHarshOne) {
 
 const Case kCases[] = {
     {"first-launch", {.lazy_loading = true}},      {"waiting-streams", {.connections = 2}},
+    {"waiting-staged-copies", {.connections = 2}}, {"waiting-device-copies", {.connections = 2}},
     {"queues-of-priorities", {.connections = 32}}, {"queues-of-new-streams", {.connections = 32}},
     {"allocation", {.allocation_waits = true}},    {"pinning", {.allocation_waits = true}},
 };
