@@ -13,7 +13,7 @@ NAMED = re.compile(r"`([^`\n]+)`")
 SOURCE = re.compile(r"\.(?:h|hpp|cc|cu|py|sh|svg)$")
 SOURCES = ("runtime", "kernels", "transport", "api", "tests", "tools", "bench")
 # Ten minutes of reading. Of ARCHITECTURE.md half is tables, of which one looks up a row: walks, words, what to add.
-LONGEST = {"README.md": ("lines", 207), "ARCHITECTURE.md": ("bytes", 14 << 10)}
+LONGEST = {"README.md": ("lines", 207), "ARCHITECTURE.md": ("bytes", 18 << 10)}
 HEADING = re.compile(r"^#+ (.*)$", re.M)
 NAMES_CHECKED = ("docs/decisions", "docs/design")  # and ARCHITECTURE.md
 # Names that pages use and the sources do not: of other projects, and of builds.
