@@ -19,6 +19,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+constexpr std::size_t kCopyBytes = 64 << 10;
+
 /// A word in pinned memory that streams wait for; the destructor opens the gate at the latest.
 class Gate {
  public:
@@ -146,34 +148,66 @@ Result<Answer> waiting_streams(Gpu& g, int device, milliseconds patience) {
 }
 
 /// How many streams can wait between two copies before the first copy of another stream is held up. `from`
-/// and `to` have 4 KiB, and the second copy goes back. Copy engines have queues of their own, which are
-/// fewer.
-Result<Answer> waiting_copies(Gpu& g, int device, milliseconds patience, void* to, const void* from) {
+/// and `to` have 64 KiB, and the second copy goes back. Copy engines have queues of their own, which may be
+/// fewer, and a copy of pageable memory may hold the driver's lock.
+Result<Answer> waiting_copies(Gpu& g, int device, milliseconds patience, void* to, void* from) {
   constexpr int kMost = 32, kNeeded = 16;  // ranks that are threads
-  constexpr std::size_t kBytes = 4096;
   OURO_ASSIGN(const auto gate, Gate::make(g));
   int waiting = 0;
   for (; waiting < kMost; ++waiting) {
     OURO_ASSIGN(const Stream next, g.create_stream(device, 0));
-    OURO_TRY(g.copy(to, from, kBytes, next));
-    OURO_ASSIGN(const bool ahead, ends(g, next, std::min(patience, milliseconds(200))));
+    auto first = std::async(std::launch::async, [&]() -> Status {
+      OURO_TRY(g.copy(to, from, kCopyBytes, next));
+      return g.synchronize(next);
+    });
+    const bool ahead = first.wait_for(std::min(patience, milliseconds(200))) == std::future_status::ready;
+    if (!ahead) gate->open();
+    OURO_TRY(first.get());
     if (!ahead) break;
     const MemOp wait = gate->wait();
     OURO_TRY(g.enqueue({&wait, 1}, next));
-    OURO_TRY(g.copy(const_cast<void*>(from), to, kBytes, next));
+    auto back = std::async(std::launch::async, [&] { return g.copy(from, to, kCopyBytes, next); });
+    if (back.wait_for(patience) != std::future_status::ready) {
+      gate->open();
+      OURO_TRY(back.get());
+      return Answer{false, "a copy behind a wait holds up its caller"};
+    }
+    OURO_TRY(back.get());
   }
   return Answer{waiting >= kNeeded,
                 fmt::format("{}{} streams can wait", waiting == kMost ? "at least " : "", waiting)};
 }
 Result<Answer> waiting_staged_copies(Gpu& g, int device, milliseconds patience) {
-  OURO_ASSIGN(void* const memory, g.alloc(device, 4096));
-  OURO_ASSIGN(void* const pinned, g.alloc_pinned(4096));
+  OURO_ASSIGN(void* const memory, g.alloc(device, kCopyBytes));
+  OURO_ASSIGN(void* const pinned, g.alloc_pinned(kCopyBytes));
   return waiting_copies(g, device, patience, pinned, memory);
 }
 Result<Answer> waiting_device_copies(Gpu& g, int device, milliseconds patience) {
-  OURO_ASSIGN(void* const one, g.alloc(device, 4096));
-  OURO_ASSIGN(void* const other, g.alloc(device, 4096));
+  OURO_ASSIGN(void* const one, g.alloc(device, kCopyBytes));
+  OURO_ASSIGN(void* const other, g.alloc(device, kCopyBytes));
   return waiting_copies(g, device, patience, other, one);
+}
+Result<Answer> waiting_pageable_copies(Gpu& g, int device, milliseconds patience) {
+  static std::vector<std::byte> pageable(kCopyBytes);
+  OURO_ASSIGN(void* const memory, g.alloc(device, kCopyBytes));
+  OURO_ASSIGN(void* const pinned, g.alloc_pinned(kCopyBytes));
+  OURO_ASSIGN(const auto gate, Gate::make(g));
+  // Streams that wait before copies to and from pinned memory, as in staging.
+  for (int k = 0; k < 4; ++k) {
+    OURO_ASSIGN(const Stream s, held(g, device, *gate));
+    OURO_TRY(g.copy(pinned, memory, kCopyBytes, s));
+    OURO_TRY(g.copy(memory, pinned, kCopyBytes, s));
+  }
+  OURO_ASSIGN(const Stream other, g.create_stream(device, 0));
+  const auto begin = Clock::now();
+  auto copied = std::async(std::launch::async, [&]() -> Status {
+    OURO_TRY(g.copy(memory, pageable.data(), kCopyBytes, other));
+    return g.synchronize(other);
+  });
+  const Answer answer = within(copied.wait_for(patience) == std::future_status::ready, begin, patience);
+  gate->open();
+  OURO_TRY(copied.get());
+  return answer;
 }
 
 /// Whether what is enqueued on a new stream ends while others wait.
@@ -401,6 +435,8 @@ constexpr Question kQuestions[] = {
      &waiting_staged_copies},
     {"waiting-device-copies", "streams that can wait before a copy on the device is held up",
      &waiting_device_copies},
+    {"pageable-copies-beside-copies", "pageable memory is copied beside streams that wait before copies",
+     &waiting_pageable_copies},
     {"queues-of-priorities", "streams of high priority have queues of their own", &queues_of_priorities},
     {"queues-of-new-streams", "a new stream takes a free queue", &queues_of_new_streams},
     {"spinning-kernels", "kernels of two ranks run at the same time", &spinning_kernels},

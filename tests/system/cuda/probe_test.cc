@@ -54,9 +54,9 @@ INSTANTIATE_TEST_SUITE_P(All, Probe, testing::ValuesIn(kCases), [](const auto& i
 });
 
 TEST(ProbeAlone, WhatNoFakeRefuses) {
-  for (const char* name :
-       {"order-of-words", "device-words", "spinning-kernels", "small-pageable-copies",
-        "large-pageable-copies", "allocation-beside-a-kernel", "pinning-beside-a-kernel", "captured-words"}) {
+  for (const char* name : {"order-of-words", "device-words", "spinning-kernels", "small-pageable-copies",
+                           "large-pageable-copies", "pageable-copies-beside-copies",
+                           "allocation-beside-a-kernel", "pinning-beside-a-kernel", "captured-words"}) {
     bool good = false;
     const std::string text = ask(name, {}, &good);
     EXPECT_TRUE(good) << name << ": " << text;
