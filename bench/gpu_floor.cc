@@ -245,7 +245,7 @@ int main_of(int argc, char** argv) {
   if (const auto code = help_or_refuse(argc, argv, right, "bench_gpu_floor [--quick] [DEVICE]")) return *code;
   Gpu& g = gpu::gpu();
   if (g.devices() == 0) {
-    fmt::print("SKIP (no CUDA device): {}\n", g.version());
+    fmt::print("SKIP: no CUDA device: {}\n", g.version());
     return 77;
   }
   const Status status = Floor(g, *device, quick).run();

@@ -279,7 +279,7 @@ int main_of(int argc, char** argv) {
     return *code;
   Gpu& g = gpu::gpu();
   if (g.devices() == 0) {
-    fmt::print("SKIP (no CUDA device): {}\n", g.version());
+    fmt::print("SKIP: no CUDA device: {}\n", g.version());
     return 77;
   }
   const Status status = Optimisers(g, *device, quick).run();

@@ -183,7 +183,7 @@ int main(void) {
   pthread_t threads[N];
   int i;
   if (ouro_device_count() == 0) {
-    printf("SKIP (no CUDA device)\n");
+    printf("SKIP: no CUDA device\n");
     return SKIPPED;
   }
   if (ouro_context_threads(N, NULL, contexts) != OURO_CODE_OK) {

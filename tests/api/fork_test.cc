@@ -112,7 +112,7 @@ TEST(ForkedChild, IsRefusedByGroupsAndWindowsOfItsParent) {
 /// The device, its driver and the shared pages belong to the parent: the child must release nothing.
 TEST(ForkedChild, LetsGoOfWhatLiesOnAGpu) {
   Context c = alone();
-  if (c.device().kind != Device::Kind::cuda) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (c.device().kind != Device::Kind::cuda) GTEST_SKIP() << "no CUDA device";
   auto memory = c.alloc(4096, c.device());
   ASSERT_TRUE(memory.ok()) << memory.status().message();
   auto stream = Stream::create(c.device());
@@ -146,7 +146,7 @@ constexpr const char* kDelay = "FORK_TEST_MICROSECONDS";
 /// The fork happens at any moment from the first setting that is read to the calibration, while one thread is
 /// starting the library. Run in separate programs, in which nothing of the library has been used before.
 TEST(ForkedChild, BeginsWhateverThreadsOfItsParentWereAt) {
-  if (kSanitizer) GTEST_SKIP() << "SKIP (the child finds locks of the sanitizer held)";
+  if (kSanitizer) GTEST_SKIP() << "under a sanitizer: the child finds its locks held";
   if (const char* const delay = std::getenv(kDelay)) program(delay);
   for (const char* delay : {"0", "500", "1000", "2000", "4000", "7000", "12000", "20000", "30000", "45000"}) {
     const pid_t started = ::fork();
@@ -165,7 +165,7 @@ TEST(ForkedChild, BeginsWhateverThreadsOfItsParentWereAt) {
 }
 
 TEST(ForkedChild, JoinsAJobWhileItsParentAllocates) {
-  if (kSanitizer) GTEST_SKIP() << "SKIP (the child finds locks of the sanitizer held)";
+  if (kSanitizer) GTEST_SKIP() << "under a sanitizer: the child finds its locks held";
   Context c = alone();
   std::atomic<bool> stop{false};
   std::thread allocates([&] {

@@ -133,7 +133,7 @@ TEST(Init, RefusesWhatOnlySeveralHostsWouldRead) {
 
 /// There is a device, fake or real.
 TEST(Init, AGpuEachOrNone) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   const int gpus = gpu::gpu().devices();
   EXPECT_TRUE(Context::create({.rank = 0, .world_size = 1, .one_gpu_each = true}).ok());
   const Status more =
@@ -146,7 +146,7 @@ TEST(Init, AGpuEachOrNone) {
 /// have ended.
 TEST(Init, ThreadsThatCannotBeHad) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers reserve more addresses than the limit of this test";
+  GTEST_SKIP() << "under a sanitizer: it reserves more addresses than the limit of this test";
 #endif
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);

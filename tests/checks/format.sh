@@ -5,7 +5,7 @@ set -euo pipefail
 readonly kVersion=14
 format=$(command -v clang-format-$kVersion || command -v clang-format || true)
 if [[ -z $format || $("$format" --version) != *" $kVersion."* ]]; then
-  echo "cannot be done here: there is no clang-format $kVersion"
+  echo "SKIP: not installed: clang-format $kVersion"
   exit 77
 fi
 cd "$1"

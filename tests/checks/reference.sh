@@ -3,7 +3,7 @@
 # 1.9: 77.
 set -euo pipefail
 if ! command -v doxygen >/dev/null || [[ $(doxygen --version) != 1.9.* ]]; then
-  echo "cannot be done here: there is no Doxygen 1.9"
+  echo "SKIP: not installed: Doxygen 1.9"
   exit 77
 fi
 root=$1 scratch=$2

@@ -128,7 +128,7 @@ TYPED_TEST(SmallFloat, AgreesWithCuda) {
       ASSERT_EQ(+narrow<TypeParam>(x).bits, cuda_narrow(TypeParam{}, x)) << std::hexfloat << x;
   }
 #else
-  GTEST_SKIP() << "the CUDA headers were not found when this was configured";
+  GTEST_SKIP() << "not installed: the headers of CUDA, when this was configured";
 #endif
 }
 

@@ -35,7 +35,7 @@ class GpuOptimLanes : public testing::Test {
  protected:
   void SetUp() override {
 #if defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "skipped: ThreadSanitizer does not follow lanes that change stacks";
+    GTEST_SKIP() << "under ThreadSanitizer: it does not follow lanes that change stacks";
 #endif
   }
   /// Runs blocks one after the other, in any order.

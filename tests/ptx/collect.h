@@ -138,6 +138,6 @@ class PtxRunner final : public Runner {
 
 #define OURO_NEEDS_PTX(text)              \
   std::string text = read_ptx("collect"); \
-  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with collect.ptx"
+  if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with collect.ptx"
 
 }  // namespace ptx

@@ -121,7 +121,7 @@ resident_test::Case case_of(const Flow& f, DType t, std::size_t count) {
 /// Units of 16 bytes and single elements; through slots if one rank declines; in place.
 TEST(PtxKernels, ByPointer) {
   std::string text = read_ptx("resident_pointer");
-  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_pointer.ptx";
+  if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with resident_pointer.ptx";
   Module module(std::move(text));
   const std::uint64_t seed = first_seed();
   int turn = 0;
@@ -142,7 +142,7 @@ TEST(PtxKernels, ByPointer) {
 /// Blocks of any lengths, some empty. If one rank declines, they go over slots, and long blocks take several.
 TEST(PtxKernels, Uneven) {
   std::string text = read_ptx("resident_pointer");
-  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_pointer.ptx";
+  if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with resident_pointer.ptx";
   Module module(std::move(text));
   const std::uint64_t seed = first_seed();
   int turn = 0;
@@ -166,7 +166,7 @@ TEST(PtxKernels, Uneven) {
 /// end within 16 bytes, and with buffers at any alignment.
 TEST(PtxKernels, Switched) {
   std::string text = read_ptx("resident_switch");
-  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_switch.ptx";
+  if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with resident_switch.ptx";
   Module module(std::move(text));
   const std::uint64_t seed = first_seed();
   int turn = 0, ran = 0;
@@ -192,7 +192,7 @@ TEST(PtxKernels, Switched) {
 
 TEST(PtxKernels, Resident) {
   std::string text = read_ptx("resident");
-  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident.ptx";
+  if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with resident.ptx";
   Module module(std::move(text));
   const std::uint64_t seed = first_seed();
   for (const Flow& f : kFlows)
@@ -210,7 +210,7 @@ TEST(PtxKernels, Resident) {
 
 TEST(PtxKernels, PlantedFaultsAreFound) {
   const std::string text = read_ptx("resident");
-  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident.ptx";
+  if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with resident.ptx";
   struct Planted {
     Flow flow;
     Fault fault;
@@ -248,7 +248,7 @@ TEST(PtxKernels, PlantedFaultsAreFound) {
   for (const Planted& f : faults) look_for(text, f);
   const std::string by_pointer = read_ptx("resident_pointer"), reduce = "resident_pointer_all_reduce_f32",
                     gathers = "resident_pointer_all_gather", pairs = "resident_uneven_all_to_all";
-  if (by_pointer.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_pointer.ptx";
+  if (by_pointer.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with resident_pointer.ptx";
   for (const Planted& f :
        {Planted{kPointers[0], {"loads relaxed", reduce, acquire, "ld.relaxed.sys"}},
         Planted{kPointers[0], {"stores relaxed", reduce, release, "st.relaxed.sys.global.u64"}},
@@ -265,7 +265,7 @@ TEST(PtxKernels, PlantedFaultsAreFound) {
 
 TEST(PtxKernels, FaultsPlantedInSwitchedAreFound) {
   const std::string text = read_ptx("resident_switch");
-  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with resident_switch.ptx";
+  if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with resident_switch.ptx";
   const std::string sums = "resident_switch_f32", moves = "resident_switch_moves",
                     release = "st\\.release\\.sys\\.global\\.u64", acquire = "ld\\.acquire\\.sys",
                     fence = "fence\\.proxy\\.alias;";

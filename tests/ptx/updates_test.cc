@@ -52,7 +52,7 @@ std::optional<std::string> run_update(Module& module, const UpdateCase& c, std::
 }
 #define OURO_NEEDS_PTX(text)            \
   std::string text = read_ptx("optim"); \
-  if (text.empty()) GTEST_SKIP() << "no PTX: OURO_PTX names no folder with optim.ptx"
+  if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with optim.ptx"
 
 TEST(PtxUpdates, Runs) {
   OURO_NEEDS_PTX(text);

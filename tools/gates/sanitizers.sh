@@ -64,7 +64,7 @@ all=$(cd "$build" && ctest -N -R "$only" | sed -n 's/^ *Test *#[0-9]*: \([^ ]*\)
 # Each test that was skipped, as a whole or in part, with the first line that gives the reason.
 awk '/^[0-9]+\/[0-9]+ Test: / { test = $3; why = "" }
      why == "" && /: Skipped$/ { getline; why = $0 }
-     why == "" && /^SKIP|cannot be done here|skipped: / { why = $0 }
+     why == "" && /^SKIP|cannot be done here|\.\.\. skipped/ { why = $0 }
      /^"[^"]*" end time/ && why != "" { print test ": " why; why = "" }' \
   "$build/Testing/Temporary/LastTest.log" >>"$build/not-run.txt" || true
 

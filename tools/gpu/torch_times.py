@@ -36,10 +36,10 @@ def main():
     try:
         import torch
     except ImportError:
-        print("there is no PyTorch here")
+        print("SKIP: not installed: PyTorch")
         return 77
     if not cpu and not torch.cuda.is_available():
-        print("PyTorch sees no GPU")
+        print("SKIP: no CUDA device that PyTorch sees")
         return 77
     device = "cpu" if cpu else "cuda"
     count = (1 << 16) if cpu else (64 << 20)  # of floats: 256 MiB, more than any cache of a GPU

@@ -76,7 +76,7 @@ def layouts(folder):
 
 
 if "clang" in output(compiler, "--version"):
-    print("SKIP: prototypes are listed by -aux-info, which clang has not")
+    print("SKIP: not built by GCC, whose -aux-info lists prototypes")
     sys.exit(77)
 with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)

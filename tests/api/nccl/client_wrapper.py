@@ -21,7 +21,7 @@ def stand_in(name, **contents):
 def load_wrapper(package):
     file = next((torch_place.place() / "clients" / package).glob("**/pynccl_wrapper.py"), None)
     if not file:
-        print(f"SKIP: {package}'s wrapper is not in {torch_place.place()} (tools/torch-env --clients)")
+        print(f"SKIP: not installed: {package}'s wrapper in {torch_place.place()} (tools/torch-env --clients)")
         sys.exit(77)
     if package == "vllm":
         import torch

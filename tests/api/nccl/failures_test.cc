@@ -159,7 +159,7 @@ TEST(TimedAbort, OfAllCommunicatorsOfAThreadInAGroup) {
 
 TEST(Fork, AChildIsToldThatTheCommunicatorsAreItsParents) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the thread sanitizer starts no threads after such a fork";
+  GTEST_SKIP() << "under ThreadSanitizer: it starts no threads after such a fork";
 #endif
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -242,7 +242,7 @@ bool ends_aside() {
 /// already done so.
 TEST(TimedFork, AChildThatExitsWaitsForItsOwnMessages) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the thread sanitizer starts no threads after such a fork";
+  GTEST_SKIP() << "under ThreadSanitizer: it starts no threads after such a fork";
 #endif
   int x = 5, y = 0;
   ncclComm_t comms[2];

@@ -229,7 +229,8 @@ TEST(Gpu, MemoryOfTheHostIsRefusedInWords) {
 }
 
 TEST(Gpu, TheRuntimeOfTheTestsRefusesWhatItHasNot) {
-  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "this is CUDA's own";
+  if (!std::getenv("OURO_FAKE_GPUS"))
+    GTEST_SKIP() << "emulated devices only (OURO_FAKE_GPUS): this runtime is CUDA's own";
   cudaGraph_t graph = nullptr;
   EXPECT_EQ(cudaGraphCreate(&graph, 0), cudaErrorNotSupported);
   EXPECT_EQ(cudaGetLastError(), cudaErrorNotSupported);

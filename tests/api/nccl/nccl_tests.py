@@ -8,7 +8,7 @@ import sys
 
 folder = os.environ.get("NCCL_TESTS_DIR")
 if not folder:
-    print("skipped: NCCL_TESTS_DIR does not say where the programs of nccl-tests are")
+    print("SKIP: not given: NCCL_TESTS_DIR, the folder with the programs of nccl-tests")
     sys.exit(77)
 runtime, library = sys.argv[1:]
 TYPES = ["int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2"]

@@ -13,7 +13,7 @@ def place():
 def folder():
     """Its folder; if there is none, ends the process as skipped."""
     if not (place() / "torch-env.txt").exists():
-        print(f"SKIP: PyTorch is not in {place()} (OURO_TORCH_ENV); tools/torch-env installs it there")
+        print(f"SKIP: not installed: PyTorch in {place()} (OURO_TORCH_ENV); tools/torch-env installs it there")
         sys.exit(77)
     return place()
 
@@ -35,5 +35,5 @@ def interpreter_with(module):
             probe = subprocess.run([python, "-c", f"import {module}, numpy"], capture_output=True, text=True)
             if probe.returncode == 0:
                 return str(python)
-    print(f"SKIP: {module} is installed neither here nor in {place()}; tools/torch-env --clients installs it there")
+    print(f"SKIP: not installed: {module}, neither here nor in {place()}; tools/torch-env --clients installs it there")
     sys.exit(77)

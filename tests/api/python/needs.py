@@ -9,11 +9,10 @@ import ouro
 def compiled():
     """Ends the program as skipped if something is missing."""
     if importlib.util.find_spec("ouro._ouro") is None:
-        print("SKIP: the compiled part of the Python package is not built here: it needs nanobind (tools/torch-env) and the "
-              "headers of Python")
+        print("SKIP: no Python module in this build: it needs nanobind (tools/torch-env) and the headers of Python")
         sys.exit(77)
     if importlib.util.find_spec("numpy") is None:
-        print("SKIP: NumPy is not installed for this interpreter (tools/torch-env)")
+        print("SKIP: not installed: NumPy for this interpreter (tools/torch-env)")
         sys.exit(77)
 
 

@@ -161,7 +161,7 @@ def main():
     import places
     interpreter = places.interpreter()
     if subprocess.run([interpreter, "-c", "import expecttest"], capture_output=True).returncode:
-        print("SKIP: PyTorch's tests import expecttest, which is not there; tools/torch-env --suite installs it")
+        print("SKIP: not installed: expecttest, which PyTorch's tests import; tools/torch-env --suite installs it")
         sys.exit(77)
     options.build = options.build.absolute()
     (options.build / "torch").mkdir(parents=True, exist_ok=True)

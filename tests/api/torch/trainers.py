@@ -11,6 +11,6 @@ def run(script, ranks, *arguments):
     python = places.interpreter()
     probe = subprocess.run([python, "-c", "import ouro._ouro"], capture_output=True, text=True)
     if "No module named 'ouro._ouro'" in probe.stderr:
-        print(f"SKIP: the compiled part of the Python package is not built for {python} (nanobind, the headers of Python)")
+        print(f"SKIP: no Python module in this build for {python} (nanobind, the headers of Python)")
         sys.exit(77)
     print("".join(places.run(script, ranks, *arguments)))

@@ -75,7 +75,7 @@ def main():
         return print(__doc__.strip())
     environments = [e.absolute() for e in options.environments] or [torch_place.place()]
     if missing := [str(e) for e in environments if not (e / "torch-env.txt").exists()]:
-        print(f"SKIP: no PyTorch in {', '.join(missing)}; tools/torch-env DIR [--torch VERSION] makes one")
+        print(f"SKIP: not installed: PyTorch in {', '.join(missing)}; tools/torch-env DIR [--torch VERSION] makes one")
         sys.exit(77)
     pythons = [str(e / "bin/python") for e in environments]
     good = True

@@ -256,7 +256,7 @@ TEST(GatherRows, WithoutRoomAtTheRoot) {
 }
 
 TEST(Averages, RunOnMemoryOfAGpu) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
               test::Array a(c.device(), std::vector<float>(5, static_cast<float>(c.rank()))),
                   b(c.device(), std::vector<float>{4});

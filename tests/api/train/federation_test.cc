@@ -254,7 +254,7 @@ TEST(Aggregate, FiltersAndCountsTiedParametersOnce) {
 }
 
 TEST(Aggregate, RunsOnMemoryOfAGpu) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   EXPECT_EQ(
       "", run_threads(6, [](Context& c) -> std::string {
         auto stream = Stream::create(c.device());

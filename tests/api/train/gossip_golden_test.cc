@@ -292,7 +292,7 @@ TEST(GossipGolden, Models) {
 
 /// The same with parameters, gradients and optimisers on a GPU, which all ranks share: a fake one in ctest.
 TEST(GossipGolden, ModelsOnAGpu) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   CasesRun cases{"decentralised runs of models on a GPU"};
   for_each_run("decent_dp_models.json", [&](int ranks, const std::string& name, const json& want) {
     Config config = parse(name, ranks);

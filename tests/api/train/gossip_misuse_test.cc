@@ -212,7 +212,7 @@ TEST(GossipMisuse, RanksThatKeepAnAverageAndRanksThatDoNot) {
 
 /// One rank has its model on a GPU: all get an error at once, not at the deadline.
 TEST(GossipMisuse, HostsAndGpusMixed) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   const auto body = [](Context& c) -> std::string {
     const Device device = c.rank() == 1 ? c.device() : Device{};
     const test::Array x(device, std::vector<float>(50, 1)), g(device, std::vector<float>(50));

@@ -264,7 +264,7 @@ TEST(GossipTypes, SixteenBitsFollowFloat) {
 /// On a fake device in ctest: exchanges pass through the host and updates run on the device, with the same
 /// bits as on the host.
 TEST(GossipDevice, HasTheBitsOfTheHost) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   const auto body = [](Context& c) -> std::string {
     std::vector<std::vector<float>> ends;
     for (const Device device : {Device{}, c.device()}) {

@@ -152,7 +152,7 @@ TEST(LocalSteps, RanksThatDifferAreToldAndKeepWhatTheyHave) {
 
 /// A mean that fails in a GPU's stream must not become a step.
 TEST(LocalSteps, AMeanThatFailsOnAGpuIsNoStep) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {1, 1}, {}, 1);
               OURO_RANK_OK(groups);

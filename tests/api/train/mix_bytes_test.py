@@ -16,7 +16,7 @@ class MixBytes(unittest.TestCase):
 
     def setUp(self):
         if not (lab.BIN / "bench_hosts").exists():
-            self.skipTest("the benches are not built")
+            self.skipTest("no benches in this build")
 
     def test_one_set_of_parameters_goes_out_and_one_comes_in(self):
         code, events, text = lab.ouro_run((1, 1), lab.BIN / "bench_hosts", "mix", SIZE, 4)

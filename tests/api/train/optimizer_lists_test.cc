@@ -103,7 +103,8 @@ struct OptimizerLists : ::testing::Test {
 
 /// Two types, decaying or not: four lists, however many tensors there are.
 TEST_F(OptimizerLists, OneLaunchForEachTypeAndDecay) {
-  if (dynamic_cast<gpu::FakeGpu*>(&gpu::gpu()) == nullptr) GTEST_SKIP() << "SKIP (no emulated device)";
+  if (dynamic_cast<gpu::FakeGpu*>(&gpu::gpu()) == nullptr)
+    GTEST_SKIP() << "emulated devices only (OURO_FAKE_GPUS)";
   for (const bool rule : {true, false}) {
     auto one = make(rule), other = make(rule);
     for (unsigned t = 0; t < 5; ++t) both(*one, *other, t);
@@ -148,7 +149,8 @@ TEST_F(OptimizerLists, WhatStaysAwayCountsAlone) {
 /// Weights 2, 4, 8 and 10 are in one list. All of them step, then two of them twice, then the other
 /// two twice.
 TEST_F(OptimizerLists, WhatHasCaughtUpIsOfTheListAgain) {
-  if (dynamic_cast<gpu::FakeGpu*>(&gpu::gpu()) == nullptr) GTEST_SKIP() << "SKIP (no emulated device)";
+  if (dynamic_cast<gpu::FakeGpu*>(&gpu::gpu()) == nullptr)
+    GTEST_SKIP() << "emulated devices only (OURO_FAKE_GPUS)";
   const auto of = [&](std::vector<std::size_t> some) {
     std::vector<Param> list;
     for (const std::size_t i : some) list.push_back(got.params[i]);
@@ -224,7 +226,7 @@ TEST_F(OptimizerLists, MixesOnTwoStreamsHaveTheirOwnLists) {
 /// anything nor lost a count.
 TEST_F(OptimizerLists, AStepWithoutMemoryIsNoStep) {
   auto* const fake = dynamic_cast<gpu::FakeGpu*>(&gpu::gpu());
-  if (fake == nullptr) GTEST_SKIP() << "SKIP (no emulated device)";
+  if (fake == nullptr) GTEST_SKIP() << "emulated devices only (OURO_FAKE_GPUS)";
   auto one = make(), other = make();
   got.set_gradients(1), want.set_gradients(1);
   const auto step = [&](const std::vector<std::size_t>& indices) {

@@ -290,7 +290,7 @@ TEST(Optimizers, Refuses) {
 
 /// A step that a device refuses leaves rate and states unchanged.
 TEST(Optimizers, ARefusedStepChangesNothing) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   auto made = make_optimizer(kAccum);
   ASSERT_TRUE(ok(made));
   Model model(kGpu);

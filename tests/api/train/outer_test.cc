@@ -176,7 +176,7 @@ TEST(ServerRules, LeaveElementsAloneThatAreNotFinite) {
 }
 
 TEST(OuterOptimizer, OnAGpuGivesTheBitsOfTheHost) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   const std::vector<float> start = numbers<float>(1000, 5);
   auto stream = Stream::create(test::kGpu);
   ASSERT_TRUE(test::ok(stream));

@@ -260,7 +260,7 @@ TEST(ShardStep, MixesTypes) {
 
 /// On fake devices in ctest: the same calls give the same bits as on the host.
 TEST(ShardDevice, HasTheBitsOfTheHost) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   const auto body = [](Context& c) -> std::string {
     for (const bool in_bucket : {true, false}) {
       std::vector<std::vector<float>> ends;

@@ -17,7 +17,7 @@
 #include "tests/timing.h"
 
 #if defined(__SANITIZE_THREAD__)
-#define OURO_NEEDS_PROCESSES() GTEST_SKIP() << "ThreadSanitizer sees nothing across processes"
+#define OURO_NEEDS_PROCESSES() GTEST_SKIP() << "under ThreadSanitizer: it does not follow processes"
 #else
 #define OURO_NEEDS_PROCESSES() static_cast<void>(0)
 #endif

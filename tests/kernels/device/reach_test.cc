@@ -57,11 +57,11 @@ class Reach : public testing::Test {
  protected:
   void SetUp() override {
     const Child child;
-    if (child.pidfd() < 0) GTEST_SKIP() << "no pidfd";
+    if (child.pidfd() < 0) GTEST_SKIP() << "this system has no pidfd";
     char c = 0;
     if (read_process(child.pid(), child.pidfd(), address(g_secret.data()), &c, 1).reason() ==
         Reason::resource)
-      GTEST_SKIP() << "this process must not read its children";
+      GTEST_SKIP() << "this system allows no process to read its children";
   }
   std::vector<char> out_ = std::vector<char>(g_secret.size());
   Status read(pid_t pid, int pidfd) {
@@ -116,7 +116,7 @@ const std::byte* huge_pages(std::size_t bytes) {
 TEST(HugePages, AForkedChildAsksAboutItsOwn) {
   constexpr std::size_t kBytes = 4 << 20;
   if (!on_huge_pages(open_pagemap().get(), huge_pages(kBytes), kBytes))
-    GTEST_SKIP() << "no huge pages, or none that can be seen";
+    GTEST_SKIP() << "this system has no huge pages, or none that can be seen";
   const pid_t child = ::fork();
   if (child == 0) {
     const Fd own = open_pagemap();

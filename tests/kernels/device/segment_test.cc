@@ -116,7 +116,7 @@ TEST(Segment, RefusesWhatCouldHurt) {
 }
 
 TEST(Segment, RefusesMemoryOfAnotherUser) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can make a descriptor of another user";
+  if (geteuid() != 0) GTEST_SKIP() << "not root, which alone can make a descriptor of another user";
   Fd fd = memory(kBytes, 0);
   ASSERT_EQ(fchown(fd.get(), 65'534, 65'534), 0);
   ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);

@@ -32,7 +32,8 @@ namespace {
 using rt::TestAccess;
 constexpr std::size_t kCount = 16384;  // ints: 64 KiB
 constexpr int kSoon = 1000;            // enough operations for a wrong record to be replaced
-constexpr const char* kBusy = "other work keeps the cores from answering each other";
+constexpr const char* kBusy = "the cores do not answer each other in time";
+constexpr const char* kOneCore = "one core";
 constexpr int kStride = 64;  // distance of the operations that are watched
 
 struct Ran {
@@ -154,14 +155,14 @@ TEST_P(Adapts, WhereNobodyHearsOfAllOthers) {
 /// than they did at first.
 TEST(Adapting, EachOfSeveralHostsByItself) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "needs processes";
+  GTEST_SKIP() << "under ThreadSanitizer: it does not follow processes";
 #endif
   ::setenv("TEST_HOSTS", "2", 1);
   const auto outcome = test::run(test::Mode::processes, 4, [](Context& c) -> std::string {
     rt::Calibration before = rt::too_fast();
     before.wake = 25'000;
     OURO_RANK_OK(TestAccess::adapt(*c.world().impl(), before, [](int) { return rt::as_near_cores(); }));
-    if (!c.impl()->cores().enough_here()) return kBusy;
+    if (!c.impl()->cores().enough_here()) return kOneCore;
     OURO_RANK_OK(barrier(c.world()));  // takes the first ticket
     std::vector<int> in(kCount / 8, 1), out(kCount / 8);
     for (int i = 1; i < 24 * kStride; ++i) {
@@ -176,7 +177,7 @@ TEST(Adapting, EachOfSeveralHostsByItself) {
     return "";
   });
   ::unsetenv("TEST_HOSTS");
-  if (outcome.find(kBusy) != outcome.npos) GTEST_SKIP() << "needs two cores";
+  if (outcome.find(kOneCore) != outcome.npos) GTEST_SKIP() << "this machine has no second core";
   EXPECT_EQ(outcome, "");
 }
 
@@ -248,7 +249,7 @@ INSTANTIATE_TEST_SUITE_P(, Adapts, testing::Values(test::Mode::threads, test::Mo
 /// are affected.
 TEST(Adapting, WhatAProgramSetsLaterIsForOtherGroups) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "needs processes";
+  GTEST_SKIP() << "under ThreadSanitizer: it does not follow processes";
 #endif
   const auto outcome = test::run(test::Mode::processes, 2, [](Context& c) -> std::string {
     OURO_RANK_OK(
@@ -291,7 +292,7 @@ TEST(Adapting, WhatWaitsInAStreamIsPlannedAgain) {
 TEST(TimedAdapting, RanksMeasureWithEachOther) {
   const auto outcome = test::run(
       OURO_TEST_TSAN ? test::Mode::threads : test::Mode::processes, 2, [](Context& c) -> std::string {
-        if (!c.impl()->cores().enough_here()) return "";  // there is no core to measure with at the same time
+        if (!c.impl()->cores().enough_here()) return kOneCore;  // none is left to measure with
         if (const auto cpus = rt::affinity_of(0);
             cpus.size() > 1) {  // each rank gets a core, unless they share one
           cpu_set_t mine;
@@ -319,7 +320,8 @@ TEST(TimedAdapting, RanksMeasureWithEachOther) {
         OURO_RANK_CHECK(now.wake > now.pair[0].handoff, "woken within {} ns", now.wake);
         return "";
       });
-  if (outcome.find(kBusy) != outcome.npos) GTEST_SKIP() << kBusy;
+  if (outcome.find(kOneCore) != outcome.npos) GTEST_SKIP() << "this machine has no second core";
+  if (outcome.find(kBusy) != outcome.npos) GTEST_SKIP() << "other work: " << outcome;
   EXPECT_EQ(outcome, "");
 }
 

@@ -219,7 +219,7 @@ TEST(Measure, ModesAreAFactorOfTwoApart) {
 /// Whatever else runs here: answers arrive in time or not at all, and each is a time.
 TEST(PairProbe, AnswersUntilItsEnd) {
   const auto& cores = machine().cores;
-  if (cores.size() < 2) GTEST_SKIP() << "one core only";
+  if (cores.size() < 2) GTEST_SKIP() << "this machine has no second core";
   Thread("prober",
          [&] {  // as if it moved to a core and stayed there
            const auto end = Clock::now() + 2s;

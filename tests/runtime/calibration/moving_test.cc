@@ -34,7 +34,7 @@ using rt::TestAccess;
 
 constexpr std::size_t kCount = 16384;  // of 4 bytes: 64 KiB
 constexpr int kStride = 64;            // distance of operations that are watched
-constexpr const char* kBusy = "other work keeps the cores from answering each other";
+constexpr const char* kBusy = "the cores do not answer each other in time";
 const auto kMode = OURO_TEST_TSAN ? test::Mode::threads : test::Mode::processes;
 
 void go_to(int cpu) {
@@ -71,7 +71,7 @@ std::string run_until_revised(Context& c, const std::string& before) {
 }
 
 void verdict(const std::string& outcome) {
-  if (outcome.find(kBusy) != outcome.npos) GTEST_SKIP() << kBusy;
+  if (outcome.find(kBusy) != outcome.npos) GTEST_SKIP() << "other work: " << outcome;
   EXPECT_EQ(outcome, "");
 }
 
@@ -79,7 +79,7 @@ void verdict(const std::string& outcome) {
 /// previous record stays in force, and every sum is right, also after they are back on their own cores.
 TEST(TimedMoving, OntoOneCoreAndBack) {
   const auto cpus = rt::affinity_of(0);
-  if (cpus.size() < 2) GTEST_SKIP() << "one core only";
+  if (cpus.size() < 2) GTEST_SKIP() << "this machine has no second core";
   verdict(test::run(kMode, 2, [&](Context& c) -> std::string {
     const rt::Group& world = *c.world().impl();
     const int own = cpus[static_cast<std::size_t>(c.rank())];
@@ -123,7 +123,7 @@ TEST(TimedMoving, FromFarCoresToNearOnes) {
     if (near < 0 || ns < least) near = there, least = ns;
     if (far < 0 || ns > most) far = there, most = ns;
   }
-  if (most < 3 * least || near == far) GTEST_SKIP() << "this machine knows no two distances";
+  if (most < 3 * least || near == far) GTEST_SKIP() << "this machine has no cores at two distances";
   verdict(test::run(kMode, 2, [&](Context& c) -> std::string {
     const rt::Group& world = *c.world().impl();
     go_to(c.rank() == 0 ? cpus[0] : far);

@@ -208,7 +208,7 @@ TEST(Flat, ACoreForEachThreadOfTheMask) {
 TEST(Here, HasExactlyTheThreadsOfTheMask) {
   const Machine& m = machine();
   EXPECT_EQ(&m, &machine());
-  if (m.invented) GTEST_SKIP() << "HWLOC_XMLFILE or HWLOC_SYNTHETIC is set";
+  if (m.invented) GTEST_SKIP() << "set by the user: HWLOC_XMLFILE or HWLOC_SYNTHETIC";
   Cpus cpus;
   for (const Core& c : m.cores) cpus.insert(cpus.end(), c.cpus.begin(), c.cpus.end());
   std::sort(cpus.begin(), cpus.end());
@@ -227,7 +227,7 @@ int in_a_process(F&& f) {
 
 TEST(Here, AMaskSetBeforeTheFirstCallLimitsIt) {
   const Cpus mine = affinity_of(0);
-  if (mine.size() < 2) GTEST_SKIP() << "one hardware thread only";
+  if (mine.size() < 2) GTEST_SKIP() << "this machine has no second core";
   // This process may have read the machine already, so a new process starts with the mask.
   EXPECT_EQ(in_a_process([&] {
               if (!bind_this_thread({.cpus = {mine.back()}}).ok()) return 1;
@@ -265,7 +265,8 @@ TEST(Binding, SaysWhyItCannot) {
 
 TEST(Binding, PrefersTheMemoryOfANode) {
   const int node = machine().cores.front().node;
-  if (machine().invented || node < 0) GTEST_SKIP() << "no NUMA node is known here";
+  if (machine().invented) GTEST_SKIP() << "set by the user: HWLOC_XMLFILE or HWLOC_SYNTHETIC";
+  if (node < 0) GTEST_SKIP() << "this machine has no NUMA node that is known";
   std::thread([&] {
     const int error = Binding({.node = node}).prefer_memory();
     if (error == ENOSYS || error == EPERM) GTEST_SKIP() << "this system has no memory policies";

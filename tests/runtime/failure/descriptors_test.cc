@@ -83,7 +83,7 @@ std::string forty_processes() {
 /// many more.
 TEST(Descriptors, ASoftLimitIsRaised) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
-  if (hard_limit() < 1000) GTEST_SKIP() << "the hard limit is " << hard_limit();
+  if (hard_limit() < 1000) GTEST_SKIP() << "this system allows no more descriptors than " << hard_limit();
   EXPECT_EQ(with_limits(118, hard_limit(), forty_processes), "");
 }
 
@@ -101,8 +101,8 @@ TEST(Descriptors, AHardLimitIsSaidByAllAtOnce) {
 }
 
 TEST(Descriptors, OfThreads) {
-  if (OURO_TEST_TSAN) GTEST_SKIP() << "too many threads for it";
-  if (hard_limit() < 2000) GTEST_SKIP() << "the hard limit is " << hard_limit();
+  if (OURO_TEST_TSAN) GTEST_SKIP() << "under ThreadSanitizer: too many threads";
+  if (hard_limit() < 2000) GTEST_SKIP() << "this system allows no more descriptors than " << hard_limit();
   const auto join = []() -> std::string {
     auto contexts = Context::threads(100, quick_options());
     return contexts.ok() ? "" : contexts.status().message();

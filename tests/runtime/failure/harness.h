@@ -55,7 +55,7 @@ bool eventually(const std::function<bool()>& f, std::chrono::milliseconds limit 
 /// Skips a test that forks ranks if ThreadSanitizer is enabled: it sees nothing across processes, and its
 /// threads do not survive a fork.
 #if defined(__SANITIZE_THREAD__)
-#define OURO_NEEDS_PROCESSES() GTEST_SKIP() << "ranks are processes here, which ThreadSanitizer cannot follow"
+#define OURO_NEEDS_PROCESSES() GTEST_SKIP() << "under ThreadSanitizer: it does not follow processes"
 #else
 #define OURO_NEEDS_PROCESSES() static_cast<void>(0)
 #endif

@@ -265,7 +265,7 @@ TEST(Join, StrangersDoNotDisturb) {
 /// Abstract names belong to the first process that binds them: another user can keep a job from joining, but
 /// nothing more.
 TEST(Join, ANameThatAnotherUserHoldsIsNotJoined) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (geteuid() != 0) GTEST_SKIP() << "not root, which alone can become another user";
   OURO_NEEDS_PROCESSES();
   Watchdog watchdog;
   const UniqueId id = new_id();

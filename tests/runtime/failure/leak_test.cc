@@ -74,7 +74,7 @@ void cycle(bool fails) {
 
 TEST(Leaks, NoneAfterFiftyJobs) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the sanitizer has threads and mappings of its own";
+  GTEST_SKIP() << "under a sanitizer: it has threads and mappings of its own";
 #endif
   Watchdog watchdog(40s);
   mallopt(M_ARENA_MAX, 1);  // so that the allocator's own mappings stay constant

@@ -234,7 +234,7 @@ TEST(NoMemory, WhereAMessageIsSetAside) {
 class NoMemoryOnGpus : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+    if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
     setenv("OURO_GPU_PATH", GetParam(), 1);
   }
   void TearDown() override { unsetenv("OURO_GPU_PATH"); }
@@ -282,7 +282,7 @@ TEST_P(NoMemoryOnAStagedPath, OnTheHostsThreadOfTheStream) {
 
 /// A partly enqueued function does not disturb a later stream whose functions would share a word with it.
 TEST(NoMemoryOnAStream, LeavesLaterStreamsInOrder) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   Watchdog watchdog;
   auto pinned = rt::take_pinned(2 * sizeof(int));
   ASSERT_TRUE(pinned.ok());
@@ -349,7 +349,7 @@ TEST(NoThread, ForABatchOfTwoGroups) {
 /// A group on a GPU that fails releases its streams' waits from a thread. If none can be started, the caller
 /// that waits for the group's end does it.
 TEST(NoThread, ToEndTheWaitsOfStreams) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   // The host sets the words: a stream of an emulated device, which sets those in device memory, needs a
   // thread.
   if (std::string_view(gpu::gpu().name()) == "fake")

@@ -137,7 +137,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 /// Equal calls, but one rank has been made to choose differently.
 TEST_P(Choices, ThatDifferAreAMismatchThatNamesBoth) {
-  if (hosts_of(2) > 1) GTEST_SKIP() << "staging buffers need one host";
+  if (hosts_of(2) > 1) GTEST_SKIP() << "on several hosts: they share no staging buffers";
   const std::string outcome = run_threads(3, [](Context& c) -> std::string {
     Group& g = c.world();
     std::vector<float> in(8, 1.0f), out(8);
@@ -171,7 +171,7 @@ TEST(Choices, AreNoneOfTheUsersBusinessWhereCallsDiffer) {
 /// The job's algorithm serves all calls of the collectives that have it, also within a batch. If it cannot
 /// serve a call, that call fails on all ranks, and only that call.
 TEST(JobAlgorithm, ServesOrSaysWhyNot) {
-  if (hosts_of(2) > 1) GTEST_SKIP() << "staging buffers need one host";
+  if (hosts_of(2) > 1) GTEST_SKIP() << "on several hosts: they share no staging buffers";
   for (const char* algorithm : {"ring", "chain", "tree", "halving", "oneshot", "direct", "zerocopy"}) {
     const Variable job("OURO_ALGO", algorithm);
     const std::string outcome = run_threads(3, [&](Context& c) -> std::string {

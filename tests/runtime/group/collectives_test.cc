@@ -166,7 +166,7 @@ TEST_P(Collectives, Exact) {
   if (const auto a = flow::parse_algorithm(p.algorithm); a && flow::between_hosts(*a))
     std::erase(sizes, 1);  // one rank cannot be on several hosts
   if (!serves_here(p.form.collective, p.algorithm))
-    GTEST_SKIP() << p.algorithm << " is an algorithm of one host";
+    GTEST_SKIP() << "on several hosts: they cannot use " << p.algorithm;
   for (int n : sizes) {
     const auto body = [&](Context& c) -> std::string {
       Group& g = c.world();
@@ -263,7 +263,7 @@ INSTANTIATE_TEST_SUITE_P(All, Barriers, testing::Values(Mode::threads, Mode::pro
                          [](const auto& info) { return name(info.param); });
 
 TEST(Refused, AlgorithmsThatCannotServe) {
-  if (hosts_of(3) > 1) GTEST_SKIP() << "the lists are those of one host";
+  if (hosts_of(3) > 1) GTEST_SKIP() << "on several hosts: the lists are those of one";
   const std::string outcome = run_threads(3, [](Context& c) -> std::string {
     Group& g = c.world();
     std::vector<float> in(6), out(6);

@@ -56,7 +56,7 @@ inline std::string run(Mode mode, int n, const Body& body, const InitOptions& o 
 /// To be the first statement of a test that may run processes.
 #define OURO_SKIP_PROCESSES_UNDER_TSAN(mode)                     \
   if (OURO_TEST_TSAN && (mode) == ::ouro::test::Mode::processes) \
-  GTEST_SKIP() << "the thread sanitizer does not see across processes, and does not like fork"
+  GTEST_SKIP() << "under ThreadSanitizer: it does not follow processes"
 
 inline Status status_of(const Status& s) { return s; }
 template <class T>

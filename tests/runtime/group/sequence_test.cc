@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Wrap, Rounds, testing::Values(20, 27, 28, 29, 30, 31, 3
 
 /// Arrival records that were written at the beginning, or never, must not look as if their rank had arrived.
 TEST_P(Rounds, ManyAreCountedByRanksThatOnlyRead) {
-  if (hosts_of(2) > 1) GTEST_SKIP() << "hosts share no staging buffers";
+  if (hosts_of(2) > 1) GTEST_SKIP() << "on several hosts: they share no staging buffers";
   constexpr int kRanks = 3;
   const std::uint64_t around = std::uint64_t{1} << GetParam();
   // In the first rounds all ranks post: after 1 most arrival records are unwritten, after 70 none.

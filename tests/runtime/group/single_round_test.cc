@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(All, SingleRounds, testing::Values(Mode::threads, Mode:
 
 TEST_P(SingleRounds, DoWhatTheirFlowsDo) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
-  if (hosts_of(2) > 1) GTEST_SKIP() << "hosts share no staging buffers";
+  if (hosts_of(2) > 1) GTEST_SKIP() << "on several hosts: they share no staging buffers";
   ASSERT_GE(all_single_rounds().size(), 10u);
   for (const int n : {2, 3, 5}) {
     const std::string outcome = run(GetParam(), n, [](Context& c) -> std::string {

@@ -61,7 +61,7 @@ std::string common_key(const Outcome& o, const std::string& launcher, int size) 
 constexpr const char* kOpenMpi = "mpirun.openmpi --allow-run-as-root --oversubscribe";
 
 TEST(OpenMpi, RanksOfOneHostKnowThemselvesAndTheirJob) {
-  if (!installed("mpirun.openmpi")) GTEST_SKIP() << "mpirun.openmpi is not installed";
+  if (!installed("mpirun.openmpi")) GTEST_SKIP() << "not installed: mpirun.openmpi";
   const std::string command = fmt::format("{} -n 3 {}", kOpenMpi, LAUNCH_PROBE);
   const std::string first = common_key(run(command), "openmpi", 3),
                     second = common_key(run(command), "openmpi", 3);
@@ -70,14 +70,14 @@ TEST(OpenMpi, RanksOfOneHostKnowThemselvesAndTheirJob) {
 }
 
 TEST(OpenMpi, CarriesTheRendezvous) {
-  if (!installed("mpirun.openmpi")) GTEST_SKIP() << "mpirun.openmpi is not installed";
+  if (!installed("mpirun.openmpi")) GTEST_SKIP() << "not installed: mpirun.openmpi";
   const std::string command =
       fmt::format("OURO_RENDEZVOUS=10.0.0.1:7000 {} -x OURO_RENDEZVOUS -n 2 {}", kOpenMpi, LAUNCH_PROBE);
   EXPECT_THAT(common_key(run(command), "openmpi", 2), HasSubstr(" at=10.0.0.1:7000"));
 }
 
 TEST(OpenMpi, RanksThatAnotherLauncherNamesOtherwiseAreRefused) {
-  if (!installed("mpirun.openmpi")) GTEST_SKIP() << "mpirun.openmpi is not installed";
+  if (!installed("mpirun.openmpi")) GTEST_SKIP() << "not installed: mpirun.openmpi";
   const Outcome o = run(fmt::format("RANK=0 WORLD_SIZE=1 {} -n 2 {}", kOpenMpi, LAUNCH_PROBE));
   EXPECT_NE(o.code, 0);
   EXPECT_THAT(testing::PrintToString(o.lines),
@@ -85,7 +85,7 @@ TEST(OpenMpi, RanksThatAnotherLauncherNamesOtherwiseAreRefused) {
 }
 
 TEST(Mpich, RanksOfOneHostKnowThemselvesAndTheirJob) {
-  if (!installed("mpirun.mpich")) GTEST_SKIP() << "mpirun.mpich is not installed";
+  if (!installed("mpirun.mpich")) GTEST_SKIP() << "not installed: mpirun.mpich";
   const std::string command = fmt::format("mpirun.mpich -n 3 {}", LAUNCH_PROBE);
   const std::string first = common_key(run(command), "pmi", 3), second = common_key(run(command), "pmi", 3);
   EXPECT_THAT(first, StartsWith("key=parent:"));
@@ -96,7 +96,7 @@ TEST(Mpich, RanksOfOneHostKnowThemselvesAndTheirJob) {
 constexpr const char* kTwoHosts = "mpirun.mpich -launcher fork -hosts localhost:1,127.0.0.1:1 -n 2";
 
 TEST(Mpich, RanksOfTwoHostsMeetWhereTheyAreTold) {
-  if (!installed("mpirun.mpich")) GTEST_SKIP() << "mpirun.mpich is not installed";
+  if (!installed("mpirun.mpich")) GTEST_SKIP() << "not installed: mpirun.mpich";
   const Outcome o = run(fmt::format("{} -genv OURO_RENDEZVOUS 127.0.0.1:7000 {}", kTwoHosts, LAUNCH_PROBE));
   EXPECT_EQ(o.code, 0);
   EXPECT_EQ(o.lines,
@@ -105,7 +105,7 @@ TEST(Mpich, RanksOfTwoHostsMeetWhereTheyAreTold) {
 }
 
 TEST(Mpich, RanksOfTwoHostsThatAreNotToldSayWhatToDo) {
-  if (!installed("mpirun.mpich")) GTEST_SKIP() << "mpirun.mpich is not installed";
+  if (!installed("mpirun.mpich")) GTEST_SKIP() << "not installed: mpirun.mpich";
   const Outcome o = run(fmt::format("{} {}", kTwoHosts, LAUNCH_PROBE));
   EXPECT_NE(o.code, 0);
   EXPECT_THAT(testing::PrintToString(o.lines), HasSubstr("mpirun -genvlist OURO_RENDEZVOUS"));

@@ -67,7 +67,7 @@ std::ptrdiff_t open_descriptors() {
 }
 
 TEST(LocalListener, RefusesAnotherUserAndTakesNothingOfIt) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  if (geteuid() != 0) GTEST_SKIP() << "not root, which alone can become another user";
   asio::io_context io;
   Door door(io);
   const std::ptrdiff_t before = open_descriptors();

@@ -111,7 +111,7 @@ TEST(NetLine, TwoRanksGetALineWithNothingReadBehindTheHandshake) {
 TEST(NetLine, IPv6) {
   asio::io_context io;
   auto listener = LineListener::open(io, who(2), {.bind = "[::1]:0"}, [](Line) {});
-  if (!listener.ok()) GTEST_SKIP() << "no IPv6 here: " << listener.status().message();
+  if (!listener.ok()) GTEST_SKIP() << "this system has no IPv6: " << listener.status().message();
   EXPECT_THAT((*listener)->endpoint(), testing::StartsWith("[::1]:"));
   EXPECT_TRUE(dialled(io, (*listener)->endpoint()).ok());
 }

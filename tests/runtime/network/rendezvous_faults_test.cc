@@ -327,7 +327,8 @@ TEST(TimedRendezvous, TwoThousandHostsJoinAtOnce) {
   constexpr int kHosts = 2000;
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_max < 6 * kHosts) GTEST_SKIP() << "no more than " << limit.rlim_max << " descriptors";
+  if (limit.rlim_max < 6 * kHosts)
+    GTEST_SKIP() << "this system allows no more descriptors than " << limit.rlim_max;
   const rlimit before = limit;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);

@@ -36,7 +36,7 @@ class Containers(unittest.TestCase):
     def setUpClass(cls):
         done = subprocess.run([*CONTAINER, "true"], capture_output=True, text=True)
         if done.returncode != 0:
-            raise unittest.SkipTest("no PID namespaces here: " + done.stderr.strip())
+            raise unittest.SkipTest("this system allows no PID namespaces: " + done.stderr.strip())
 
     def all_check(self, ranks, env, outside=()):
         with Job(ranks, ["check"], env, outside=outside).start() as job:

@@ -35,7 +35,7 @@ check=elsewhere/${bundle}gpu-check
 expect 2 "unknown option" "$check" --nonsense
 expect 2 "no step nonsense" "$check" --only probe,nonsense
 expect 2 "60 seconds or more" "$check" --budget 5
-expect 77 "SKIP \(no CUDA device\)" env -u OURO_FAKE_GPUS CUDA_VISIBLE_DEVICES= "$check" --out none
+expect 77 "SKIP: no CUDA device" env -u OURO_FAKE_GPUS CUDA_VISIBLE_DEVICES= "$check" --out none
 expect 0 "all that ran passed" env OURO_FAKE_GPUS=1 "$check" --quick --out results
 table=$(grep -c '^| ' results/gpu-status.md)  # with its head
 (($(wc -l <results/rows) == table - 1)) || fail "rows were not written as they came"

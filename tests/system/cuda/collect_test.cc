@@ -36,7 +36,7 @@ class DeviceRunner : public Runner {
 class DeviceCollect : public testing::Test {
  protected:
   void SetUp() override {
-    if (gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+    if (gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
     const Result<Properties> properties = gpu().properties(0);
     ASSERT_TRUE(properties.ok()) << properties.status().message();
     const Result<void*> memory = gpu().alloc(0, kImageBytes);

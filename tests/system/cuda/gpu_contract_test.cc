@@ -47,7 +47,7 @@ T must(Result<T> r, const char* what) {
 class GpuContract : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (g.devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device): " << g.version();
+    if (g.devices() == 0) GTEST_SKIP() << "no CUDA device: " << g.version();
     before_ = MUST(g.current_device());
     s = MUST(g.create_stream(0, MUST(g.properties(0)).low_priority));
   }
@@ -145,7 +145,7 @@ TEST_F(GpuContract, PinnedAndRegisteredMemoryIsReachedByTheDevice) {
 }
 
 TEST_F(GpuContract, ShareableMemoryIsTheSameThroughItsDescriptor) {
-  if (!MUST(g.properties(0)).shareable_memory) GTEST_SKIP() << "this device has none";
+  if (!MUST(g.properties(0)).shareable_memory) GTEST_SKIP() << "this device has no shareable memory";
   const Region r = MUST(g.alloc_shareable(0, kBytes));
   EXPECT_GE(r.bytes, kBytes);
   const Fd fd = MUST(g.export_fd(r));
@@ -165,7 +165,7 @@ TEST_F(GpuContract, PiecesOfMappedMemoryAreKeptAndMappedInARow) {
   void* const legacy = MUST(g.alloc(0, kBytes));
   EXPECT_EQ(g.retain_piece(legacy).status().reason(), Reason::unsupported) << "cudaMalloc has no pieces";
   OK(g.free(legacy));
-  if (!MUST(g.properties(0)).shareable_memory) GTEST_SKIP() << "this device has none";
+  if (!MUST(g.properties(0)).shareable_memory) GTEST_SKIP() << "this device has no shareable memory";
   const Region a = MUST(g.alloc_shareable(0, kBytes)), b = MUST(g.alloc_shareable(0, 2 * kBytes));
   EXPECT_FALSE(MUST(g.pointer(a.data)).legacy_ipc);
   const Region piece_a = MUST(g.retain_piece(static_cast<char*>(a.data) + 100));
@@ -317,7 +317,7 @@ class GpuKernels : public GpuContract {
     args.out[0] = static_cast<std::byte*>(MUST(g.alloc(0, kCount * sizeof(float))));
     launch = fused(args, MUST(g.properties(0)).multiprocessors);
     if (launch.kernel->device == nullptr && std::string_view(g.name()) == "cuda")
-      GTEST_SKIP() << "built without device code";
+      GTEST_SKIP() << "no device code in this build";
   }
   void TearDown() override {
     for (const std::byte* p :

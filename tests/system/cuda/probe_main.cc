@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   for (const Question& q : questions()) {
     if (name != q.name) continue;
     if (gpu().devices() == 0) {
-      fmt::print("no GPU: {}\n", gpu().version());
+      fmt::print("SKIP: no CUDA device: {}\n", gpu().version());
       return 77;
     }
     const auto answer = q.ask(gpu(), 0, std::chrono::seconds(2));

@@ -148,7 +148,7 @@ def main():
         command = me if arguments is None else [lab.NETLAB, "run", f"m{os.getpid()}", str(HOSTS), *arguments, "--", *me]
         done = subprocess.run(command)
         if done.returncode == 77:
-            print(f"cells over the network {network}: cannot be done here")
+            print(f"SKIP: this system allows no labs: cells over the network {network}")
         elif done.returncode != 0:
             print(f"the cells over the network {network} have ended with {done.returncode}")
             return 1

@@ -15,7 +15,7 @@ class Bytes(unittest.TestCase):
 
     def setUp(self):
         if not (lab.BIN / "bench_hosts").exists():
-            self.skipTest("the benches are not built")
+            self.skipTest("no benches in this build")
 
     def sent_a_round(self, algorithm):
         """Bytes that each host sends in one all-reduce of SIZE bytes."""

@@ -31,7 +31,7 @@ class Shape(unittest.TestCase):
     def test_exact_and_the_bits_of_one_host(self):
         code, events, text = lab.ouro_run(self.shape, lab.RANK, "check", env=WAYS[self.way])
         if self.way in CANNOT and CANNOT[self.way] in text:
-            self.skipTest(CANNOT[self.way])
+            self.skipTest("no UCX in this build")
         self.assertEqual(code, 0, text)
         n = sum(self.shape)
         found = hashes(events)
@@ -69,7 +69,7 @@ class TorchrunItself(unittest.TestCase):
         own = torch_place.place() / "bin/torchrun"
         torchrun = str(own) if own.exists() else shutil.which("torchrun")
         if not torchrun:
-            self.skipTest(f"torchrun is neither installed nor in {own.parent} (tools/torch-env)")
+            self.skipTest(f"not installed: torchrun, neither here nor in {own.parent} (tools/torch-env)")
         shape = (2, 1)
         with lab.Job(shape, ["join"]) as job:  # its folder and secret; the ranks are started by torchrun
             env = {**lab.CLEAN, "OURO_SECRET_FILE": str(job.secret), "OURO_JOIN_DEADLINE": "30"}
@@ -103,7 +103,7 @@ class Mpi(unittest.TestCase):
 
     def run_mpi(self, launcher, *options):
         if not shutil.which(launcher):
-            self.skipTest(f"{launcher} is not installed")
+            self.skipTest(f"not installed: {launcher}")
         with lab.Job((2, 1), ["join"]) as job:  # its folder and secret; the ranks are started by the launcher
             agent = job.folder / "agent"
             agent.write_text(AGENT)

@@ -95,7 +95,7 @@ class Lost(unittest.TestCase):
     def test_full_file_system(self):
         probe = on_full_disk(["ouro-info", "--version"], "")
         if probe.returncode in (1, 99) and "ouro-info" not in probe.stderr and "filler" not in probe.stderr:
-            self.skipTest("no mount namespaces here: " + probe.stderr.strip())
+            self.skipTest("this system allows no mount namespaces: " + probe.stderr.strip())
         for command in PRINTS:
             with self.subTest(" ".join(command)):
                 self.fails(on_full_disk(command, '>"$D/out"'), command, "No space left on device")
@@ -164,7 +164,7 @@ class Files(unittest.TestCase):
 
     def test_full_file_system(self):
         if "filler" not in on_full_disk(["ouro-info", "--version"], "").stderr:
-            self.skipTest("no mount namespaces here")
+            self.skipTest("this system allows no mount namespaces")
         for command in [*WRITES, TRAIN + ["--save"]]:
             with self.subTest(" ".join(command)):
                 done = on_full_disk([*command, "$D/file"], "")

@@ -170,7 +170,7 @@ TEST(Aggregation, RefusesWhatIsNoFederation) {
 
 /// On a fake device in ctest.
 TEST(PerfDevice, AggregatesThere) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   Options o = quick({2, 1}, 1);
   o.device = true;
   EXPECT_EQ("", run_threads(3, [&](Context& c) -> std::string {

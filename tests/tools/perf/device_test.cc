@@ -13,7 +13,7 @@ namespace ouro::perf {
 namespace {
 
 #define OURO_NEEDS_GPU() \
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)"
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device"
 
 /// Runs `f(context)` on n threads that share a job.
 template <class F>

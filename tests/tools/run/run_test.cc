@@ -235,7 +235,7 @@ constexpr const char* kTellAffinity = "sed -n 's/^Cpus_allowed_list:[[:space:]]*
 TEST_F(OuroRun, BindsEachRankToItsPlace) {
   using rt::Bind;
   const rt::Machine& m = rt::machine();
-  if (m.invented) GTEST_SKIP() << "HWLOC_XMLFILE or HWLOC_SYNTHETIC is set";
+  if (m.invented) GTEST_SKIP() << "set by the user: HWLOC_XMLFILE or HWLOC_SYNTHETIC";
   const std::string everywhere = rt::to_text(rt::affinity_of(0));
   for (const Bind policy : {Bind::core, Bind::cache, Bind::numa, Bind::none})
     for (const int ranks : {1, 2, 3}) {
@@ -252,7 +252,7 @@ TEST_F(OuroRun, BindsEachRankToItsPlace) {
 
 TEST_F(OuroRun, BindsWithinItsOwnAffinityMask) {
   const rt::Cpus mine = rt::affinity_of(0);
-  if (mine.size() < 2) GTEST_SKIP() << "one hardware thread only";
+  if (mine.size() < 2) GTEST_SKIP() << "this machine has no second core";
   std::thread([&] {  // and what the rank starts
     ASSERT_TRUE(rt::bind_this_thread({.cpus = {mine.back()}}).ok());
     const Outcome o = run("-n 2 --bind core " + script(kTellAffinity));

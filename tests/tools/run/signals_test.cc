@@ -139,7 +139,8 @@ TEST_F(OuroRun, AProgramThatDoesNotStartCanBeGivenUp) {
   }, before{};
   ignore.sa_handler = SIG_IGN;
   ::sigaction(SIGIO, &ignore, &before);
-  if (::fcntl(held.get(), F_SETLEASE, F_WRLCK) != 0) GTEST_SKIP() << "no leases on this file system";
+  if (::fcntl(held.get(), F_SETLEASE, F_WRLCK) != 0)
+    GTEST_SKIP() << "this system has no leases on this file system";
   const Outcome late = run(fmt::format("-n 2 --timeout 0.5 {}", program.string()));
   const pid_t launcher = start(fmt::format("-n 2 {}", program.string()));
   std::this_thread::sleep_for(milliseconds(500));

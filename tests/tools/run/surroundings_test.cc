@@ -102,7 +102,7 @@ TEST_P(FileSizes, OfALogThatIsFullEndNothing) {
       "log={}/log$OURO_RANK; truncate -s 4G $log; ulimit -f $((4 * 1024 * 1024 * 2))\n"
       "export OURO_DEBUG=INFO OURO_DEBUG_FILE=$log; [ $(stat -c %s $log) = 4294967296 ] || exit 77; exec {}",
       dir_.string(), JOINER)));
-  if (o.code == 77) GTEST_SKIP() << "no sparse file of 4 GiB here: " << o.err;
+  if (o.code == 77) GTEST_SKIP() << "this system has no sparse file of 4 GiB: " << o.err;
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(std::filesystem::file_size(dir_ / "log0"), std::uintmax_t{1} << 32);
 }
@@ -138,7 +138,8 @@ TEST_P(OnlyIpv6, OnTheLoopbackIsEnough) {
       fmt::format("cd {}; unshare {} true || exit 77; unshare {} {} >out 2>err </dev/null", dir_.string(),
                   ::geteuid() == 0 ? "-n" : "-rn", ::geteuid() == 0 ? "-n" : "-rn", inside);
   const int status = std::system(command.c_str());
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "no network namespaces with IPv6 here";
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+    GTEST_SKIP() << "this system allows no network namespaces with IPv6";
   EXPECT_EQ(WEXITSTATUS(status), 0) << slurp(dir_ / "err");
   EXPECT_THAT(slurp(dir_ / "out"), HasSubstr("[0] ::1\n"));
 }

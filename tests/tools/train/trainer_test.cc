@@ -103,7 +103,7 @@ TEST(TrainSharded, RepeatsBitForBit) {
 
 /// On fake devices in ctest; on the card of the machine when run by hand.
 TEST(TrainDevice, HasTheLossesOfTheHost) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   for (const Strategy strategy : {Strategy::ddp, Strategy::fsdp})
     for (const DType dtype : {DType::f32, DType::f64})
       for (const int ranks : {1, 3}) {
@@ -119,7 +119,7 @@ TEST(TrainDevice, HasTheLossesOfTheHost) {
 }
 
 TEST(TrainDevice, OtherBatchesAndNoMomentumDifferByRounding) {
-  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "SKIP (no CUDA device)";
+  if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   for (const double momentum : {0.0, 0.9}) {
     TrainOptions options{.steps = 30, .batch = 63, .momentum = momentum, .dtype = DType::f64};
     const TrainReport host = train_on(2, options);

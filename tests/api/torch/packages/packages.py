@@ -146,7 +146,7 @@ def main():
     good, some = True, False
     for package in options.packages or MODULES:
         if why := skipped(package):
-            print(f"SKIP {package}: {why}")
+            print(f"SKIP: not installed: {package}: {why}")
             continue
         some = True
         for ranks in options.ranks or (2, 4):

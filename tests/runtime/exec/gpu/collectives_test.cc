@@ -87,7 +87,7 @@ TEST_P(GpuCollectives, Exact) {
   if (p.algorithm == "nvls") {
     std::erase_if(sizes, [](int n) { return n > multicast_gpus(); });
     if (multicast_gpus() < 2 || sizes.empty())
-      GTEST_SKIP() << "SKIP (nvls needs a GPU with multicast objects for each rank)";
+      GTEST_SKIP() << "fewer GPUs than ranks: nvls needs one with multicast objects for each";
     if (std::getenv("OURO_FAKE_GPUS"))
       fakes.emplace(gpu::FakeOptions{.multiprocessors = 16, .multicast = true});
   }

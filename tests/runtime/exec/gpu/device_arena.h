@@ -103,11 +103,11 @@ struct Floats {
 
 /// First statement of a test that installs fake devices of its own.
 #define OURO_NEEDS_FAKES() \
-  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they do)"
+  if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "emulated devices only (OURO_FAKE_GPUS)"
 
 /// First statement of a test that needs a device, real or fake.
 #define OURO_NEEDS_GPU() \
-  if (!::ouro::test::has_gpu()) GTEST_SKIP() << "SKIP (no CUDA device)"
+  if (!::ouro::test::has_gpu()) GTEST_SKIP() << "no CUDA device"
 /// Whether there is a device. Asked in a child process, because a process that has used CUDA cannot
 /// fork ranks.
 bool has_gpu();
@@ -117,7 +117,7 @@ int gpus();
 #define OURO_NEEDS_GPU_EACH(path, mode, ranks)                                           \
   if (std::string_view(path) == "resident" && (mode) == ::ouro::test::Mode::processes && \
       !std::getenv("OURO_FAKE_GPUS") && ::ouro::test::gpus() < (ranks))                  \
-  GTEST_SKIP() << "SKIP (resident kernels of processes need a GPU each)"
+  GTEST_SKIP() << "fewer GPUs than ranks: a resident kernel of a process needs its own"
 
 /// Forces the path of operations (OURO_GPU_PATH) while an object lives. Kernels that spin need one device
 /// for each process: emulated ones are provided if no process has used any yet. Tests check with

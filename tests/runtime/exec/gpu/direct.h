@@ -7,8 +7,9 @@
 
 namespace ouro::test {
 
-#define OURO_NEEDS_UCX() \
-  if (const auto usable = transport::ucx_usable(); !usable.ok()) GTEST_SKIP() << usable.message()
+#define OURO_NEEDS_UCX()                                         \
+  if (const auto usable = transport::ucx_usable(); !usable.ok()) \
+  GTEST_SKIP() << "no UCX: " << usable.message()
 
 /// Bytes none of which can be taken for another of its neighbourhood.
 inline std::vector<std::byte> pattern(std::size_t bytes, unsigned seed) {

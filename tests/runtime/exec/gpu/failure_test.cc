@@ -245,7 +245,7 @@ TEST_P(GpuFailure, AbortAndDestructionEndWhatIsInFlight) {
 class FakeFaults : public testing::Test {
  protected:
   void SetUp() override {
-    if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (faults are told to fake devices only)";
+    OURO_NEEDS_FAKES();
     fake_ = std::make_unique<gpu::FakeGpu>(gpu::FakeOptions{.multiprocessors = 16});
     gpu::install(fake_.get());
   }

@@ -89,8 +89,6 @@ INSTANTIATE_TEST_SUITE_P(All, HarshEnqueued, testing::Values("leader", "resident
                          [](const auto& info) { return info.param; });
 
 TEST_P(HarshEnqueued, NoMemoryIsMadeWhileOthersWait) {
-  if (std::string_view(GetParam()) == "staged")
-    GTEST_SKIP() << "it pins a buffer of each rank's (docs/limits.md)";
   auto& fake = install({.multiprocessors = 16, .harsh = {.allocation_waits = true, .patience = kPatience}});
   expect_in_turn(GetParam());
   EXPECT_EQ(fake.stalls(), 0);

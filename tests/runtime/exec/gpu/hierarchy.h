@@ -65,7 +65,7 @@ class GpuHierarchy : public testing::TestWithParam<std::tuple<Mode, const char*>
  protected:
   void SetUp() override { begin(std::get<1>(GetParam()), std::get<0>(GetParam())); }
   void begin(const char* hosts, Mode mode) {
-    if (!std::getenv("OURO_FAKE_GPUS")) GTEST_SKIP() << "SKIP (only fake devices can be told what they do)";
+    OURO_NEEDS_FAKES();
     OURO_SKIP_PROCESSES_UNDER_TSAN(mode);
     for (const auto& [name, value] :
          {std::pair("TEST_HOSTS", hosts), {"OURO_SOCKET_IFNAME", "lo"}, {"OURO_INSECURE", "1"}}) {

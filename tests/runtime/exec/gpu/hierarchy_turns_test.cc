@@ -31,6 +31,12 @@ INSTANTIATE_TEST_SUITE_P(All, GpuHierarchyTurns,
                          testing::Values(std::tuple(Mode::threads, "2"), std::tuple(Mode::processes, "2")),
                          [](const auto& info) { return std::string(name(std::get<0>(info.param))); });
 
+/// Without ranks that are threads: those cannot die alone, and memory is allocated for all of them
+/// (docs/limits.md).
+class GpuHierarchyTurnsOfProcesses : public GpuHierarchyTurns {};
+INSTANTIATE_TEST_SUITE_P(All, GpuHierarchyTurnsOfProcesses, testing::Values(std::tuple(Mode::processes, "2")),
+                         [](const auto&) { return "processes"; });
+
 /// The memory and the stream of a rank.
 struct Seat {
   Floats data;
@@ -141,9 +147,7 @@ TEST_P(GpuHierarchyTurns, WhatHasNotEndedIsWhereToResume) {
 }
 
 /// A driver may wait for all work when it allocates memory, and some of that work waits for the other host.
-TEST_P(GpuHierarchyTurns, NothingIsMadeBetweenWaits) {
-  if (std::get<0>(GetParam()) == Mode::threads)
-    GTEST_SKIP() << "SKIP (there it is made for all: docs/limits.md)";
+TEST_P(GpuHierarchyTurnsOfProcesses, NothingIsMadeBetweenWaits) {
   for (const int devices : {1, kRanks})
     for (const Collective of : {Collective::all_gather, Collective::all_reduce, Collective::broadcast}) {
       auto& harsh = give({.ipc = false, .harsh = {.allocation_waits = true, .patience = 500ms}}, devices);
@@ -242,9 +246,7 @@ TEST_P(GpuHierarchyTurns, DisagreementsEndOnAllRanks) {
 /// A rank dies between two pieces. Its mate, its partner and the rank that is neither must all learn of it;
 /// the streams of all continue, and the three survivors continue without it, on the path for hosts of
 /// unequal size.
-TEST_P(GpuHierarchyTurns, ARankThatDiesInBetweenHoldsUpNobody) {
-  OURO_NEEDS_PROCESSES();
-  if (std::get<0>(GetParam()) == Mode::threads) GTEST_SKIP() << "SKIP (a rank that dies is a process)";
+TEST_P(GpuHierarchyTurnsOfProcesses, ARankThatDiesInBetweenHoldsUpNobody) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   const std::string meeting =

@@ -219,11 +219,14 @@ TEST(GpuBatch, OneThreadDrivesTwoRanksByABatch) {
   EXPECT_EQ(x[1][499], 2);
 }
 
-TEST_P(GpuTurns, WhatADeviceHasNotEndedIsWhereToResume) {
+/// Without the staged path, where an operation ends on the host, in its turn.
+class GpuTurnsEnqueued : public GpuTurns {};
+INSTANTIATE_TEST_SUITE_P(All, GpuTurnsEnqueued, testing::Values("leader", "resident", "stream"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(GpuTurnsEnqueued, WhatADeviceHasNotEndedIsWhereToResume) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
-  if (std::string_view(GetParam()) == "staged")
-    GTEST_SKIP() << "there an operation ends on the host, in its turn";
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   std::atomic<bool> held{true};

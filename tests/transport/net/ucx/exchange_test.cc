@@ -13,7 +13,7 @@ constexpr std::uint32_t kSlot = 128 << 10;
 class Ucx : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
-    if (auto api = UcxApi::load(); !api.ok()) GTEST_SKIP() << api.status().message();
+    if (auto api = UcxApi::load(); !api.ok()) GTEST_SKIP() << "no UCX: " << api.status().message();
     for (Rank* r : {&a_, &b_}) ASSERT_TRUE(r->status().ok()) << r->status().message();
     a_.knows(b_);
     b_.knows(a_);

@@ -23,7 +23,7 @@ namespace {
 class UcxFailure : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (auto api = UcxApi::load(); !api.ok()) GTEST_SKIP() << api.status().message();
+    if (auto api = UcxApi::load(); !api.ok()) GTEST_SKIP() << "no UCX: " << api.status().message();
   }
 };
 
