@@ -9,9 +9,6 @@ if not in_rank:
     variables = dict(v.split("=", 1) for v in sys.argv[6:])
     variables |= torch_ranks.emulated([*sys.argv[1:4], variables.pop("NVML")], int(sys.argv[5]))
     texts = torch_ranks.run(__file__, int(sys.argv[4]), **variables)
-    if any("SKIP" in text for text in texts):
-        print("SKIP: not installed: the headers of CUDA, when the adapter was compiled")
-        sys.exit(77)
     sys.exit(0 if all("waited as long as asked" in text for text in texts) else f"FAILED: {texts}")
 
 import threading
