@@ -1,13 +1,13 @@
 // The components beside the explored protocols: memory of a host and of devices, as far as the protocols use
 // it, and a log without output. Replaces runtime/context, runtime/network, runtime/stream and kernels/device
 // in explored programs.
+#include "runtime/context/context.h"
 #include "runtime/context/faults.h"
 #include "runtime/core/log.h"
 #include "runtime/exec/gpu/device_receipt.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/exec/gpu/setter_streams.h"
 #include "runtime/job/remarks.h"
-#include "runtime/network/control_lines.h"
 #include "runtime/network/remote_peers.h"
 #include "tests/explore/rank/rank.h"
 
@@ -33,7 +33,7 @@ void Exchange::damage_next() {}
 
 namespace ouro::rt {
 
-void ControlLines::kick() {}
+void Context::notify_other_hosts() {}                   // There are none.
 Status Faults::strike(std::string_view) { return {}; }  // OURO_FAULT is not set
 Status Faults::to_be_damaged() { return {}; }
 bool Faults::is_damage(const Status&) { return false; }
