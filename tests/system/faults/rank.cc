@@ -73,8 +73,14 @@ void fork_a_child(const std::string& how, Context& context) {
   _exit(code);
 }
 
+/// The rank skips a collective: it does nothing until the file says that the job ends.
+void skip_until(const std::string& stop_file) {
+  const auto end = Clock::now() + 30s;
+  while (Clock::now() < end && !std::filesystem::exists(stop_file)) std::this_thread::sleep_for(1ms);
+}
+
 /// The deviant action of one rank in round kActs. Returns true if the rank leaves the loop.
-bool act(const std::string& what, Context& context, Group& group) {
+bool act(const std::string& what, Context& context, Group& group, const std::string& stop_file) {
   std::vector<float> in(64, 1), out(64);
   std::vector<std::int32_t> other(64, 1);
   const std::span<const float> from(in);
@@ -85,7 +91,7 @@ bool act(const std::string& what, Context& context, Group& group) {
   if (what == "abort") std::abort();
   if (what == "throw") throw std::runtime_error("as asked");
   if (what == "exit") std::_Exit(0);
-  if (what == "skip") std::this_thread::sleep_for(30s);
+  if (what == "skip") skip_until(stop_file);
   if (what == "destroy") context = Context();
   if (what == "destroy") return true;
   if (what == "revoke") {
@@ -146,7 +152,7 @@ class Rank {
     int done = 0;
     for (int round = 1, sum = 0; sum == 0; ++round) {
       if (round == kActs && shrinks_ == 0) {
-        if (act(mine, context_, *group_)) return 0;
+        if (act(mine, context_, *group_, stop_)) return 0;
         if (mine.empty()) counterpart(theirs, *group_);
       }
       const bool enough = (shrinks_ > 0 || phase_ == "teardown" ? done >= kEnough : asked_to_stop());
