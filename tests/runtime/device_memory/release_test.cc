@@ -464,7 +464,6 @@ TEST_P(GroupBlocksOfProcesses, AreUnmappedAfterTheirGroup) {
           << before.imports << " imports before the group, " << fake().live().imports << " after it";
       ASSERT_TRUE(barrier(c->world()).ok());
     }
-    floats = Floats();
     EXPECT_TRUE(c->close().ok());
   });
   ranks.join();
