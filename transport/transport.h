@@ -52,8 +52,8 @@ class FarLinks {
   /// Whether `rank` is on another host: counters of its links move only while a thread drives the fabric.
   /// Takes no lock.
   virtual bool is_far(int rank) const = 0;
-  /// Notifies the fabric that chunks for `to` have been published, and sends those that the connection takes
-  /// at once.
+  /// Notifies the fabric that chunks for `to` have been published, and sends those that the connection
+  /// takes at once.
   virtual void sent(int to) = 0;
   /// Notifies all far ranks of the slots that have been given back to them since the last call.
   virtual void settle() = 0;
@@ -64,12 +64,12 @@ class FarLinks {
   /// Revokes a posted receive: its memory is not written any more, and what has arrived is moved to slots.
   /// Memory of a device is not: what has arrived there, or is arriving, stays where it is.
   virtual void recall_inbound(int from) = 0;
-  /// Whether memory of devices can be lent to `peer`, and receives from it be posted there. Both ends answer
-  /// the same.
+  /// Whether memory of devices can be lent to `peer`, and receives from it be posted there. Both ends
+  /// answer the same.
   virtual bool takes_device(int peer) const = 0;
   /// Chunk `index` for `to`, which is published next, is in memory of a device. `memory` is kept until the
-  /// chunk has been given back and nobody reads it any more, also after recall_outbound. Precondition:
-  /// takes_device(to).
+  /// chunk has been given back and nobody reads it any more, also after recall_outbound.
+  /// Precondition: takes_device(to).
   virtual void lend_device(int to, std::uint64_t index, const std::byte* from,
                            std::shared_ptr<void> memory) = 0;
   /// Afterwards, memory that the producer keeps elsewhere for `to` is not read any more. May block until the

@@ -26,8 +26,8 @@ ouro::Status run() {
   ouro::Group& world = context->world();
   const std::vector<float> mine = numbers(world.rank());
 
-  // The result that canonical guarantees, computed by hand: rank 0 + rank 1 + ..., in this order, rounded
-  // to float.
+  // The result that canonical guarantees, computed by hand: rank 0 + rank 1 + ..., in this order,
+  // rounded to float.
   std::vector<float> expected = numbers(0);
   for (int r = 1; r < world.size(); ++r) {
     const std::vector<float> next = numbers(r);
@@ -52,7 +52,7 @@ ouro::Status run() {
   std::size_t different = 0;
   for (std::size_t i = 0; i < kCount; ++i) different += fast[i] != expected[i];
 
-  // Group::explain says what would run, and why.
+  // Group::explain returns the algorithm that would run, and the reason.
   const auto why = world.explain(ouro::Collective::all_reduce, kCount, ouro::DType::f32, ouro::ReduceOp::sum,
                                  ouro::Numerics::canonical);
   if (!why) return why.status();

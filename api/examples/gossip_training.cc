@@ -34,7 +34,7 @@ ouro::Status train_model(ouro::Context& c) {
     OURO_TRY(trainer->grad_ready(0));   // mixes and updates as soon as the neighbours' values have arrived
     OURO_TRY(trainer->end_backward());  // collective; starts the next exchange
   }
-  // The mean over all ranks, in effect until `mean` goes out of scope or revert() is called.
+  // The mean over all ranks, in effect until `mean` is destroyed or revert() is called.
   auto mean = trainer->global_average({.distance = true});
   OURO_TRY(mean.status());
   const float value = static_cast<const float*>(trainer->params()[0].value.data)[0];

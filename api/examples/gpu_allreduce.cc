@@ -44,7 +44,7 @@ ouro::Status run() {
   if (!stream) return stream.status();
   ouro::Result<ouro::Work> work = ouro::all_reduce(world, buffer, buffer, ouro::ReduceOp::sum, *stream);
   if (!work) return work.status();
-  OURO_TRY(work->wait());  // a program that stays on the stream need not wait
+  OURO_TRY(work->wait());  // a program that continues on the stream need not wait
 
   OURO_TRY(copy(world, std::span(host), buffer));
   const int n = context->world_size();

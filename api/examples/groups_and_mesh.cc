@@ -22,7 +22,7 @@ ouro::Status run() {
   const int rank = context->rank(), size = context->world_size();
   if (size % 2 != 0) return ouro::invalid("this example needs an even number of ranks");
 
-  // 1. By list. Only members make the call; it does not communicate.
+  // 1. A group by a list of ranks. Only members make the call; it does not communicate.
   const std::vector<int> ends = {0, size - 1};
   if (rank == 0 || rank == size - 1) {
     ouro::Result<ouro::Group> group = context->group(ends, "ends");
@@ -33,7 +33,8 @@ ouro::Status run() {
     OURO_TRY(group->close());
   }
 
-  // 2. By color. All ranks of the parent make the call; ranks with equal colors form a group, ordered by key.
+  // 2. A group by color. All ranks of the parent make the call; ranks with equal colors form a group,
+  //   ordered by key.
   ouro::Result<ouro::Group> parity = context->world().split(rank % 2, rank);
   if (!parity) return parity.status();
   const auto same_parity = sum_of_ranks(*parity, rank);

@@ -20,7 +20,7 @@ ouro::Status hand_out(ouro::Group& world) {
   for (int worker = 1; worker < world.size(); ++worker) OURO_TRY(send_task(worker));
   for (std::int64_t done = 0; done < kTasks; ++done) {
     std::int64_t result = 0;
-    // From any source. Received holds the sender and the number of bytes.
+    // Receives from any source. Received holds the sender and the number of bytes.
     ouro::Result<ouro::Received> from = ouro::recv(world, std::span(&result, 1), ouro::kAnySource, kResult);
     if (!from) return from.status();
     sum += result;

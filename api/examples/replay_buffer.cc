@@ -76,8 +76,8 @@ int collect(train::Mailbox& mail, int manager, train::Scoring scoring) {
     if (const auto score = client.submit(train::as_bytes(std::span<const double>(batch))); !score.ok())
       return failed(score.status());
     if (step % 25 == 0)
-      if (const auto told = client.baseline_sync(train::as_bytes(std::span<const double>(batch))); !told.ok())
-        return failed(told);
+      if (const auto sent = client.baseline_sync(train::as_bytes(std::span<const double>(batch))); !sent.ok())
+        return failed(sent);
   }
   const auto metadata = client.metadata();
   if (!metadata.ok()) return failed(metadata.status());

@@ -1,6 +1,6 @@
-// A rank is killed in the middle of a loop; the survivors learn which rank died, shrink the group and go on.
-// Run it with: example-survive-a-death. It starts its four ranks itself, because ouro-run ends the whole job
-// when one of its processes fails.
+// A rank is killed in the middle of a loop; the survivors find out which rank died, shrink the group and
+// continue. Run it with: example-survive-a-death. It starts its four ranks itself, because ouro-run ends the
+// whole job when one of its processes fails.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,7 +50,7 @@ ouro::Status run(int rank, const ouro::UniqueId& id) {
       group = &survivors;
       if (rank == 0)
         std::cout << "rank " << report.dead.at(0) << " is dead, " << group->size()
-                  << " ranks go on in generation " << group->generation() << '\n';
+                  << " ranks continue in generation " << group->generation() << '\n';
       continue;
     }
     OURO_TRY(outcome);

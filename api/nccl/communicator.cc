@@ -86,7 +86,7 @@ ncclResult_t enter(ncclComm_t comm, const char* function, Needs needs) {
                     "parent alone; a child that needs one makes its own",
                     function));
   // This side counts the call first, then checks `magic` again; the ending side takes `magic` first, then
-  // checks the count (retire). So at least one of the two sees the other.
+  // checks the count (retire). Therefore at least one of the two sees the other.
   comm->inside.fetch_add(1, std::memory_order_seq_cst);
   ncclResult_t wrong = ncclSuccess;
   if (const std::uint64_t magic = comm->magic.load(std::memory_order_seq_cst); magic != kAlive) [[unlikely]]
@@ -196,8 +196,9 @@ bool retire(ncclComm_t comm) {
   if (!await_calls(comm, kPatience)) {
     stop(comm, "destroyed while calls on it were under way");
     if (!await_calls(comm, kStopped)) {
-      // A call that does not end keeps the resources it uses; the rest of the communicator is gone.
-      OURO_WARN("a communicator of rank {} of {} has gone while a call on it did not end", comm->rank,
+      // A call that does not end keeps the resources it uses; the rest of the communicator has
+      // been destroyed.
+      OURO_WARN("a communicator of rank {} of {} was destroyed while a call on it did not end", comm->rank,
                 comm->size);
       return true;
     }

@@ -18,8 +18,8 @@
 
 namespace ouro::nccl {
 
-/// The communicators derived from one init call share one membership in one job, which ends with the last
-/// of them.
+/// The communicators derived from one init call share one membership in one job, which ends with the
+/// last of them.
 struct Family {
   explicit Family(Context c) : context(std::move(c)) {}
   Context context;
@@ -60,7 +60,7 @@ struct ncclComm {
   int rank = 0, size = 0;
   int hosts = 1;  ///< number of hosts with ranks of this communicator
   int lsa = 1;    ///< ranks per host, if all hosts have the same number and they are consecutive; else 1
-  /// Where its buffers are: a GPU, or the host, with the index passed to ncclCommInitAll.
+  /// The place of its buffers: a GPU, or the host, with the index passed to ncclCommInitAll.
   ouro::Device place;
   ouro::nccl::Config config;
   std::shared_ptr<ouro::nccl::Family> family;
@@ -78,8 +78,8 @@ namespace ouro::nccl {
 
 inline bool on_gpu(ncclComm_t c) { return c->place.kind == Device::Kind::cuda; }
 
-/// What a call requires of its communicator: that it is alive; that it has members, even if revoked; or that
-/// it accepts operations: complete, not revoked, not finalized, not suspended.
+/// The requirements of a call on its communicator: it has not ended; it has members, even if revoked; or it
+/// accepts operations, so it is complete, not revoked, not finalized and not suspended.
 enum class Needs : std::uint8_t { life, members, open };
 
 /// Checks the communicator and counts the call as inside. On failure, returns ncclInvalidArgument or
@@ -138,7 +138,7 @@ void stop(ncclComm_t comm, const char* why);
 /// writes to a buffer of the user any more. Does not wait for peers: whatever they have not taken yet is
 /// closed in the background.
 bool retire(ncclComm_t comm);
-/// What was registered through it is registered no more (memory.cc). Waits for nobody.
+/// Ends the registrations that were made through it (memory.cc). Does not wait.
 void end_registrations(ncclComm_t comm);
 
 }  // namespace ouro::nccl

@@ -26,8 +26,8 @@ constexpr std::size_t kSmallest = 24;  // size in 2.14, which had `blocking` as 
   X(maxP2pPeers, 23003, 1, INT_MAX)    X(graphStreamOrdering, 23007, 0, 1)
 // clang-format on
 
-/// The fields that the caller's version has; the others stay undefined. Versions before 2.9, which wrote four
-/// digits, have no configurations.
+/// Reads the fields that the caller's version has; the others are undefined. Versions before 2.9, which wrote
+/// four digits, have no configurations.
 ncclConfig_t known_part(const ncclConfig_t* from, std::size_t size, unsigned version) {
   ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
   std::memcpy(&c, from, std::min(size, sizeof c));
@@ -77,17 +77,17 @@ ncclResult_t parse(const char* function, const ncclConfig_t* from, const Config&
                             c.minCTAs, c.maxCTAs);
   if (c.blocking != NCCL_CONFIG_UNDEF_INT && !variable("NCCL_COMM_BLOCKING")) out->blocking = c.blocking != 0;
   if (c.commName) out->name = c.commName;
-  static std::atomic<bool> told{false};
+  static std::atomic<bool> logged{false};
   bool unused = c.netName != nullptr;
 #define OURO_X(field, since, lowest, highest)             \
   unused = unused || (c.field != NCCL_CONFIG_UNDEF_INT && \
                       offsetof(ncclConfig_t, field) > offsetof(ncclConfig_t, blocking));
   OURO_CONFIG_INTEGERS(OURO_X)
 #undef OURO_X
-  if (unused && !told.exchange(true))
+  if (unused && !logged.exchange(true))
     OURO_INFO(INIT,
-              "of a communicator's config only blocking and commName mean something "
-              "here; the other fields, which tune NCCL, are accepted and unused");
+              "of a communicator's config only blocking and commName mean something here; the other fields, "
+              "which tune NCCL, are accepted and unused");
   return ncclSuccess;
 }
 

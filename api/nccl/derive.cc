@@ -31,8 +31,8 @@ std::string derived_name(const Group& parent, const char* what) {
   return fmt::format("{}/{}-{:x}", parent.name(), what, key_of(parent));
 }
 
-/// The members' group or, for a revoked communicator, another group of the same members, which is made on
-/// first use.
+/// The members' group or, for a revoked communicator, another group of the same members, which is made
+/// on first use.
 Result<Group> working_group(ncclComm_t comm) {
   if (comm->phase.load() != Phase::revoked) return comm->group;
   std::lock_guard lock(comm->life);  // makes the new group visible to an abort as soon as it exists
@@ -96,7 +96,7 @@ using namespace ouro::nccl;
 OURO_NCCL(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
           ncclConfig_t* config) {
   constexpr const char* me = "ncclCommSplit";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me, Needs::members);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!newcomm) return invalid_argument(comm, me, "the pointer for the new communicator is null");
@@ -112,7 +112,7 @@ OURO_NCCL(ncclResult_t, CommSplit, ncclComm_t comm, int color, int key, ncclComm
 OURO_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
           ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags) {
   constexpr const char* me = "ncclCommShrink";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me, Needs::members);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!newcomm) return invalid_argument(comm, me, "the pointer for the new communicator is null");
@@ -141,7 +141,7 @@ OURO_NCCL(ncclResult_t, CommShrink, ncclComm_t comm, int* excludeRanksList, int 
 
 OURO_NCCL(ncclResult_t, CommGetUniqueId, ncclComm_t comm, ncclUniqueId* uniqueId) {
   constexpr const char* me = "ncclCommGetUniqueId";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me, Needs::open);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     return pncclGetUniqueId(uniqueId);
@@ -153,10 +153,10 @@ OURO_NCCL(ncclResult_t, CommGrow, ncclComm_t comm, int nRanks, const ncclUniqueI
   constexpr const char* me = "ncclCommGrow";
   if (!comm) {  // a new rank: joins as it would join any communicator
     if (newcomm) *newcomm = nullptr;
-    if (!uniqueId) return told(invalid_argument(nullptr, me, "a new rank without a unique id"));
+    if (!uniqueId) return report_to_group(invalid_argument(nullptr, me, "a new rank without a unique id"));
     return pncclCommInitRankConfig(newcomm, nRanks, *uniqueId, rank, config);
   }
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me, Needs::open);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!newcomm) return invalid_argument(comm, me, "the pointer for the new communicator is null");

@@ -9,8 +9,8 @@ namespace {
 constexpr const char* kWhy = "no kernel of the user's can reach another rank's memory through it";
 constexpr const char* kInstead = "use collectives and messages";
 
-/// The rank in the whole communicator of rank `rank` of `team`, which must contain this rank; -1: no
-/// such rank.
+/// The rank in the whole communicator of rank `rank` of `team`, which must contain this rank; -1:
+/// no such rank.
 int to_world(ncclComm_t comm, const char* function, ncclTeam_t team, int rank) {
   const Entry entry(comm, function);
   if (entry.wrong != ncclSuccess) return -1;
@@ -19,12 +19,12 @@ int to_world(ncclComm_t comm, const char* function, ncclTeam_t team, int rank) {
 }
 
 ncclResult_t refused(const char* function, const char* what) {
-  return told(
+  return report_to_group(
       guarded(nullptr, function, [&] { return not_supported(nullptr, function, what, kWhy, kInstead); }));
 }
 /// The same for a call on a communicator, which is checked first.
 ncclResult_t refused(ncclComm_t comm, const char* function, const char* what) {
-  return told(guarded(nullptr, function, [&]() -> ncclResult_t {
+  return report_to_group(guarded(nullptr, function, [&]() -> ncclResult_t {
     const Entry entry(comm, function);
     return entry.wrong != ncclSuccess ? entry.wrong : not_supported(comm, function, what, kWhy, kInstead);
   }));
@@ -72,7 +72,7 @@ OURO_NCCL(ncclResult_t, DevCommCreate, ncclComm_t comm, const struct ncclDevComm
 OURO_NCCL(ncclResult_t, DevCommDestroy, ncclComm_t comm, const struct ncclDevComm* devComm) {
   if (!devComm) {
     const Entry entry(comm, "ncclDevCommDestroy");
-    return told(entry.wrong);
+    return report_to_group(entry.wrong);
   }
   return refused(comm, "ncclDevCommDestroy", "a communicator for kernels");
 }

@@ -121,7 +121,7 @@ OURO_NCCL(const char*, GetErrorString, ncclResult_t result) {
     case ncclInvalidUsage:
       return "the calls do not fit together, or ask for what is not supported";
     case ncclRemoteError:
-      return "another rank died, left, aborted or did not come in time";
+      return "another rank died, left, aborted or did not arrive in time";
     case ncclInProgress:
       return "the operation is still in progress";
     default:

@@ -12,8 +12,8 @@
 namespace ouro::nccl {
 namespace {
 
-// Microseconds until another rank sees written data: through memory; if ranks must share cores; over
-// a network.
+// Microseconds until another rank sees written data: through memory; if ranks must share cores;
+// over a network.
 constexpr double kHandOver = 0.5, kSwitch = 4, kMessage = 30;
 constexpr double kNetwork = 1e3;  // bytes per microsecond between two hosts: 8 Gbit/s
 

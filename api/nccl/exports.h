@@ -4,7 +4,7 @@
 #include "api/nccl/nccl.h"
 
 /// OURO_NCCL(ncclResult_t, CommCount, const ncclComm_t comm, int* count) { ... }. Calls within the library
-/// never go through ncclX, so interposed tools (profilers) see only the user's calls.
+/// never use ncclX, so interposed tools (profilers) see only the user's calls.
 #define OURO_NCCL(type, name, ...)                                              \
   extern "C" __attribute__((visibility("default"), weak, alias("pnccl" #name))) \
   type nccl##name(__VA_ARGS__);                                                 \

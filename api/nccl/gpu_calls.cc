@@ -40,8 +40,7 @@ Status check(const std::vector<Share>& shares) {
       if (other != capture)
         return unsupported(
             "the streams of a communicator in one group are in different captures, or some in none; expected "
-            "all in "
-            "the same, or none in any");
+            "all in the same, or none in any");
     }
     if (all.value_or(capture != 0) != (capture != 0))
       return unsupported("of the communicators in one group some are captured; expected all, or none");
@@ -53,8 +52,7 @@ Status check(const std::vector<Share>& shares) {
           if (s.cuda_handle() == t.cuda_handle() && s.device() == t.device() && before.comm->size > 1)
             return unsupported(
                 "two communicators of one group are on one stream, where the first would wait for the "
-                "second; "
-                "expected a stream for each");
+                "second; expected a stream for each");
     }
   }
   return {};
@@ -119,8 +117,7 @@ Result<ReduceOp> read_factor(const void* from, DType type, const Stream& on) {
   if (capture != 0)
     return unsupported(
         "a factor that lies on the device cannot be read while its stream is captured; expected one of "
-        "residence "
-        "ncclScalarHostImmediate");
+        "residence ncclScalarHostImmediate");
   std::byte value[8] = {};
   const gpu::Stream stream{on.device().index, on.cuda_handle()};
   OURO_TRY(gpu::gpu().copy(value, from, size_of(type), stream));

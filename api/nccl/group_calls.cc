@@ -49,12 +49,12 @@ std::vector<Status> run_together(const std::vector<Call>& calls) {
   }
   const Status end = batch.end();
   if (refused) return outcomes;
-  bool told = end.ok();
+  bool reported = end.ok();
   for (std::size_t k = 0; k < calls.size(); ++k) {
     outcomes[k] = works[k].wait();
-    told = told || !outcomes[k].ok();
+    reported = reported || !outcomes[k].ok();
   }
-  if (!told) outcomes.front() = end;
+  if (!reported) outcomes.front() = end;
   return outcomes;
 }
 
@@ -117,10 +117,10 @@ ncclResult_t submit(const char* function, const Call& call) {
   }
   const ncclComm_t comm = call.comm;
   if (call.half != MessageHalf::none && call.root == comm->rank)
-    return invalid_usage(comm, function,
-                         "a message of rank {} to itself outside a group; expected its other half in "
-                         "the same group",
-                         comm->rank);
+    return invalid_usage(
+        comm, function,
+        "a message of rank {} to itself outside a group; expected its other half in the same group",
+        comm->rank);
   if (on_gpu(comm)) {
     std::vector<Call> one{call};
     return note(comm, function, enqueue_on_gpus(one).front());
@@ -309,11 +309,10 @@ OURO_NCCL(ncclResult_t, GroupSimulateEnd, ncclSimInfo_t* simInfo) {
     if (!simInfo) return invalid_argument(nullptr, me, "simInfo is null; the group stays open");
     constexpr std::size_t kLeast = offsetof(ncclSimInfo_t, estimatedTime) + sizeof simInfo->estimatedTime;
     if (simInfo->magic != 0x74685283 || simInfo->size < kLeast)
-      return invalid_argument(
-          nullptr, me,
-          "size {} and magic number {:#x} of simInfo; expected those of NCCL_SIM_INFO_INITIALIZER; "
-          "the group stays open",
-          simInfo->size, simInfo->magic);
+      return invalid_argument(nullptr, me,
+                              "size {} and magic number {:#x} of simInfo; expected those of "
+                              "NCCL_SIM_INFO_INITIALIZER; the group stays open",
+                              simInfo->size, simInfo->magic);
     return GroupCalls::simulate(&simInfo->estimatedTime);
   });
 }

@@ -1,5 +1,5 @@
-// What a thread defers between ncclGroupStart and ncclGroupEnd: operations, and jobs that make, derive or end
-// communicators. Used by every function that may be called in a group.
+// The calls that a thread defers between ncclGroupStart and ncclGroupEnd: operations, and jobs that make,
+// derive or end communicators. Used by every function that may be called in a group.
 #pragma once
 #include <deque>
 #include <functional>
@@ -45,7 +45,7 @@ ncclResult_t submit(const char* function, const Call&);
 /// of a non-blocking communicator.
 struct Job {
   ncclComm_t comm;                         ///< the communicator called on; for joining, the one being made
-  std::function<ncclResult_t()> run = {};  ///< runs while `comm` is alive, unless `ends` is set
+  std::function<ncclResult_t()> run = {};  ///< runs before `comm` ends, unless `ends` is set
   std::function<void()> drop = [] {};      ///< called instead of run if the group fails before it begins
   bool makes = true;  ///< it makes a communicator and must not share a group with operations
   bool ends = false;  ///< it ends the communicator: runs in the caller's thread, not on the stream
@@ -85,8 +85,8 @@ class GroupCalls {
   std::vector<Job> jobs_;
 };
 
-/// Inside a group, an error of one call fails the whole group. Returns `code`.
-inline ncclResult_t told(ncclResult_t code) {
+/// Fails the whole group, if the call is inside one and `code` is an error. Returns `code`.
+inline ncclResult_t report_to_group(ncclResult_t code) {
   if (GroupCalls* g = GroupCalls::current(); g && code != ncclSuccess && code != ncclInProgress)
     g->refuse(code);
   return code;

@@ -67,19 +67,21 @@ OURO_NCCL(ncclResult_t, GetUniqueId, ncclUniqueId* uniqueId) {
 
 OURO_NCCL(ncclResult_t, CommInitRank, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank) {
   constexpr const char* me = "ncclCommInitRank";
-  return told(guarded(nullptr, me, [&] { return init(me, comm, nranks, &commId, 1, rank, nullptr); }));
+  return report_to_group(
+      guarded(nullptr, me, [&] { return init(me, comm, nranks, &commId, 1, rank, nullptr); }));
 }
 
 OURO_NCCL(ncclResult_t, CommInitRankConfig, ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
           ncclConfig_t* config) {
   constexpr const char* me = "ncclCommInitRankConfig";
-  return told(guarded(nullptr, me, [&] { return init(me, comm, nranks, &commId, 1, rank, config); }));
+  return report_to_group(
+      guarded(nullptr, me, [&] { return init(me, comm, nranks, &commId, 1, rank, config); }));
 }
 
 OURO_NCCL(ncclResult_t, CommInitRankScalable, ncclComm_t* newcomm, int nranks, int myrank, int nId,
           ncclUniqueId* commIds, ncclConfig_t* config) {
   constexpr const char* me = "ncclCommInitRankScalable";
-  return told(guarded(nullptr, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(nullptr, me, [&]() -> ncclResult_t {
     if (newcomm) *newcomm = nullptr;
     if (!commIds) return invalid_argument(nullptr, me, "commIds is null");
     if (nId < 1 || nId > nranks)
@@ -90,7 +92,7 @@ OURO_NCCL(ncclResult_t, CommInitRankScalable, ncclComm_t* newcomm, int nranks, i
 
 OURO_NCCL(ncclResult_t, CommInitAll, ncclComm_t* comm, int ndev, const int* devlist) {
   constexpr const char* me = "ncclCommInitAll";
-  return told(guarded(nullptr, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(nullptr, me, [&]() -> ncclResult_t {
     if (!comm) return invalid_argument(nullptr, me, "the array of communicators is null");
     if (ndev < 1) return invalid_argument(nullptr, me, "{} devices; expected 1 or more", ndev);
     for (int i = 0; devlist && i < ndev; ++i)
@@ -101,7 +103,7 @@ OURO_NCCL(ncclResult_t, CommInitAll, ncclComm_t* comm, int ndev, const int* devl
     std::fill_n(comm, ndev, nullptr);
     GroupCalls::start();
     for (int i = 0; i < ndev; ++i)
-      (void)told(guarded(nullptr, me, [&] {
+      (void)report_to_group(guarded(nullptr, me, [&] {
         return init(me, &comm[i], ndev, &*id, 1, i, nullptr, devlist ? devlist[i] : i);
       }));
     const ncclResult_t made = GroupCalls::end();

@@ -1,4 +1,4 @@
-// From a unique id to a group of all ranks. See joining.h.
+// Makes a group of all ranks of a unique id. See joining.h.
 #include "api/nccl/joining.h"
 
 #include <sys/socket.h>
@@ -50,7 +50,7 @@ void place(const Roll& roll, int rank, InitOptions* o) {
   o->rendezvous = roll.place;
 }
 
-/// What else may be the case if nobody answers at this place.
+/// Text that says what else may be the case if no process answers at this place.
 const char* of_loopback(const std::string& place) {
   const auto at = rt::parse_address(place);
   const bool loopback = at.ok() && rt::is_loopback_address(rt::to_string(*at, false));
@@ -66,7 +66,7 @@ Result<Context> enter_job(ncclComm_t comm, int nranks, const Meeting& meeting, i
   Report report{.rank = rank, .world = nranks};
   std::memcpy(report.job.data(), meeting.job.bytes + 8, report.job.size());
   OURO_ASSIGN(report.host, own_host(rank));
-  const bool made_here = report.host == meeting.made_on;  // false where this rank is to count as another host
+  const bool made_here = report.host == meeting.made_on;  // false if this rank is to count as another host
   if (meeting.roll.places.empty())
     return made_here
                ? Context::create(o)

@@ -6,7 +6,7 @@ using namespace ouro::nccl;
 OURO_NCCL(ncclResult_t, CommFinalize, ncclComm_t comm) {
   constexpr const char* me = "ncclCommFinalize";
   if (!comm) return ncclSuccess;
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     {
       const Entry entry(comm, me);
       if (entry.wrong != ncclSuccess) return entry.wrong;
@@ -40,7 +40,7 @@ OURO_NCCL(ncclResult_t, CommFinalize, ncclComm_t comm) {
 OURO_NCCL(ncclResult_t, CommDestroy, ncclComm_t comm) {
   constexpr const char* me = "ncclCommDestroy";
   if (!comm) return ncclSuccess;
-  return told(guarded(nullptr, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(nullptr, me, [&]() -> ncclResult_t {
     {
       const Entry entry(comm, me);
       if (entry.wrong != ncclSuccess) return entry.wrong;
@@ -75,7 +75,7 @@ OURO_NCCL(ncclResult_t, CommAbort, ncclComm_t comm) {
 OURO_NCCL(ncclResult_t, CommRevoke, ncclComm_t comm, int revokeFlags) {
   constexpr const char* me = "ncclCommRevoke";
   if (!comm) return ncclSuccess;
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (revokeFlags != NCCL_REVOKE_DEFAULT)

@@ -22,7 +22,7 @@ struct ncclWindow_vidmem {
   ncclComm_t comm;
   void* data;
   std::size_t bytes;
-  ouro::Registration registration;  ///< of a GPU's memory, where it could be registered
+  ouro::Registration registration;  ///< of a GPU's memory, if it could be registered
 };
 
 namespace ouro::nccl {
@@ -32,7 +32,7 @@ struct Allocation {
   std::shared_ptr<SharedSegment> on_host;
   gpu::Region on_gpu;
 };
-/// What ncclCommRegister has registered; its address is the handle.
+/// A registration of ncclCommRegister; its address is the handle.
 struct Registered {
   ncclComm_t comm;
   Registration registration;
@@ -63,8 +63,8 @@ Result<void*> allocate(std::size_t size) {
   return data;
 }
 
-/// Registers a buffer of a communicator on a GPU. It is a hint: an empty handle where that cannot be, and the
-/// reason in the log, once.
+/// Registers a buffer of a communicator on a GPU. It is a hint: if the buffer cannot be registered, returns
+/// an empty handle, and logs the reason once.
 Registration try_to_register(ncclComm_t comm, const char* function, const void* data, std::size_t bytes) {
   if (on_gpu(comm)) {
     auto made = comm->family->context.register_memory(data, bytes, comm->place);
@@ -109,8 +109,8 @@ ncclResult_t no_device_pointer(const char* function, ncclWindow_t window, void**
 
 }  // namespace
 
-/// Does not wait for other ranks, which may never destroy their communicators: warns where one of them still
-/// has memory open.
+/// Does not wait for other ranks, which may never destroy their communicators: warns if one of them still has
+/// memory open.
 void end_registrations(ncclComm_t comm) {
   std::vector<Registration> ended;
   std::unique_lock lock(g_known->mutex);
@@ -133,7 +133,7 @@ using namespace ouro::nccl;
 
 OURO_NCCL(ncclResult_t, MemAlloc, void** ptr, size_t size) {
   constexpr const char* me = "ncclMemAlloc";
-  return told(guarded(nullptr, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(nullptr, me, [&]() -> ncclResult_t {
     if (!ptr) return invalid_argument(nullptr, me, "the pointer for the memory is null");
     *ptr = nullptr;
     if (const ncclResult_t wrong = check_mode(me); wrong != ncclSuccess) return wrong;
@@ -148,7 +148,7 @@ OURO_NCCL(ncclResult_t, MemAlloc, void** ptr, size_t size) {
 OURO_NCCL(ncclResult_t, MemFree, void* ptr) {
   constexpr const char* me = "ncclMemFree";
   if (!ptr) return ncclSuccess;
-  return told(guarded(nullptr, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(nullptr, me, [&]() -> ncclResult_t {
     Allocation gone;
     {
       std::lock_guard lock(g_known->mutex);
@@ -167,7 +167,7 @@ OURO_NCCL(ncclResult_t, MemFree, void* ptr) {
 
 OURO_NCCL(ncclResult_t, CommRegister, const ncclComm_t comm, void* buff, size_t size, void** handle) {
   constexpr const char* me = "ncclCommRegister";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me, Needs::open);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!handle) return invalid_argument(comm, me, "the pointer for the handle is null");
@@ -185,7 +185,7 @@ OURO_NCCL(ncclResult_t, CommRegister, const ncclComm_t comm, void* buff, size_t 
 
 OURO_NCCL(ncclResult_t, CommDeregister, const ncclComm_t comm, void* handle) {
   constexpr const char* me = "ncclCommDeregister";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!handle) return ncclSuccess;
@@ -207,7 +207,7 @@ OURO_NCCL(ncclResult_t, CommDeregister, const ncclComm_t comm, void* handle) {
 OURO_NCCL(ncclResult_t, CommWindowRegister, ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
           int winFlags) {
   constexpr const char* me = "ncclCommWindowRegister";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me, Needs::open);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!win) return invalid_argument(comm, me, "the pointer for the window is null");
@@ -233,7 +233,7 @@ OURO_NCCL(ncclResult_t, CommWindowRegister, ncclComm_t comm, void* buff, size_t 
 
 OURO_NCCL(ncclResult_t, CommWindowDeregister, ncclComm_t comm, ncclWindow_t win) {
   constexpr const char* me = "ncclCommWindowDeregister";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!win) return ncclSuccess;
@@ -252,7 +252,7 @@ OURO_NCCL(ncclResult_t, CommWindowDeregister, ncclComm_t comm, ncclWindow_t win)
 
 OURO_NCCL(ncclResult_t, WinGetUserPtr, ncclComm_t comm, ncclWindow_t win, void** outUserPtr) {
   constexpr const char* me = "ncclWinGetUserPtr";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!outUserPtr) return invalid_argument(comm, me, "the pointer for the answer is null");

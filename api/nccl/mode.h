@@ -1,4 +1,4 @@
-// Where buffers are located: on the host or on GPUs. Used where communicators and memory are made.
+// The location of buffers: on the host or on GPUs. Used where communicators and memory are made.
 #pragma once
 #include <optional>
 
@@ -11,8 +11,8 @@ namespace ouro::nccl {
 bool host_mode();
 /// Logs the mode once. Returns ncclInvalidUsage, with a text, if there are GPUs that this build cannot use.
 ncclResult_t check_mode(const char* function);
-/// The location of a communicator's buffers. In host mode: the host, with `asked` or 0 as its index; else GPU
-/// `asked`, or by default the calling thread's current one. Errors: invalid (no such GPU), device.
+/// The location of a communicator's buffers. It is the host in host mode, with `asked` or 0 as its index;
+/// else GPU `asked`, or by default the calling thread's current one. Errors: invalid (no such GPU), device.
 Result<Device> device_for(std::optional<int> asked);
 
 }  // namespace ouro::nccl

@@ -26,7 +26,7 @@ struct Particular {
 
 /// Checks the arguments and submits the operation.
 ncclResult_t issue(const Common& a, const Particular& p) {
-  return told(guarded(a.comm, a.function, [&]() -> ncclResult_t {
+  return report_to_group(guarded(a.comm, a.function, [&]() -> ncclResult_t {
     const Entry entry(a.comm, a.function, Needs::open);
     if (entry.wrong != ncclSuccess) [[unlikely]]
       return entry.wrong;

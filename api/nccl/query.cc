@@ -12,7 +12,7 @@ using namespace ouro::nccl;
 namespace {
 
 template <class T>
-ncclResult_t tell(const char* function, ncclComm_t comm, T* out, const T& value) {
+ncclResult_t report_value(const char* function, ncclComm_t comm, T* out, const T& value) {
   if (!out) return invalid_argument(comm, function, "the pointer for the answer is null");
   *out = value;
   return ncclSuccess;
@@ -22,7 +22,7 @@ ncclResult_t tell(const char* function, ncclComm_t comm, T* out, const T& value)
 
 OURO_NCCL(ncclResult_t, GetVersion, int* version) {
   constexpr const char* me = "ncclGetVersion";
-  return guarded(nullptr, me, [&] { return tell(me, nullptr, version, reported_version()); });
+  return guarded(nullptr, me, [&] { return report_value(me, nullptr, version, reported_version()); });
 }
 
 OURO_NCCL(void, ResetDebugInit, void) {
@@ -36,21 +36,21 @@ OURO_NCCL(ncclResult_t, CommCount, const ncclComm_t comm, int* count) {
   constexpr const char* me = "ncclCommCount";
   const Entry entry(comm, me);
   if (entry.wrong != ncclSuccess) return entry.wrong;
-  return tell(me, comm, count, comm->size);
+  return report_value(me, comm, count, comm->size);
 }
 
 OURO_NCCL(ncclResult_t, CommCuDevice, const ncclComm_t comm, int* device) {
   constexpr const char* me = "ncclCommCuDevice";
   const Entry entry(comm, me);
   if (entry.wrong != ncclSuccess) return entry.wrong;
-  return tell(me, comm, device, comm->place.index);
+  return report_value(me, comm, device, comm->place.index);
 }
 
 OURO_NCCL(ncclResult_t, CommUserRank, const ncclComm_t comm, int* rank) {
   constexpr const char* me = "ncclCommUserRank";
   const Entry entry(comm, me);
   if (entry.wrong != ncclSuccess) return entry.wrong;
-  return tell(me, comm, rank, comm->rank);
+  return report_value(me, comm, rank, comm->rank);
 }
 
 OURO_NCCL(ncclResult_t, CommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError) {

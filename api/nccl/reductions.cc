@@ -88,7 +88,7 @@ using namespace ouro::nccl;
 OURO_NCCL(ncclResult_t, RedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
           ncclScalarResidence_t residence, ncclComm_t comm) {
   constexpr const char* me = "ncclRedOpCreatePreMulSum";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me, Needs::open);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!op || !scalar) return invalid_argument(comm, me, "{} is null", op ? "scalar" : "op");
@@ -113,7 +113,7 @@ OURO_NCCL(ncclResult_t, RedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar, ncc
 
 OURO_NCCL(ncclResult_t, RedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
   constexpr const char* me = "ncclRedOpDestroy";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     const int number = static_cast<int>(op);

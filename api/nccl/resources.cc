@@ -9,7 +9,7 @@ using namespace ouro::nccl;
 
 OURO_NCCL(ncclResult_t, CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
   constexpr const char* me = "ncclCommMemStats";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!value) return invalid_argument(comm, me, "the pointer for the answer is null");
@@ -32,7 +32,7 @@ OURO_NCCL(ncclResult_t, CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, u
 
 OURO_NCCL(ncclResult_t, CommSuspend, ncclComm_t comm, int flags) {
   constexpr const char* me = "ncclCommSuspend";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me, Needs::open);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (flags != NCCL_SUSPEND_MEM)
@@ -47,7 +47,7 @@ OURO_NCCL(ncclResult_t, CommSuspend, ncclComm_t comm, int flags) {
 
 OURO_NCCL(ncclResult_t, CommResume, ncclComm_t comm) {
   constexpr const char* me = "ncclCommResume";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!comm->suspended.exchange(false)) return invalid_usage(comm, me, "the communicator is not suspended");
@@ -57,7 +57,7 @@ OURO_NCCL(ncclResult_t, CommResume, ncclComm_t comm) {
 
 OURO_NCCL(ncclResult_t, CommQueryProperties, ncclComm_t comm, ncclCommProperties_t* props) {
   constexpr const char* me = "ncclCommQueryProperties";
-  return told(guarded(comm, me, [&]() -> ncclResult_t {
+  return report_to_group(guarded(comm, me, [&]() -> ncclResult_t {
     const Entry entry(comm, me);
     if (entry.wrong != ncclSuccess) return entry.wrong;
     if (!props) return invalid_argument(comm, me, "the pointer for the answer is null");

@@ -50,7 +50,7 @@ class Caller {
  public:
   Caller(Clock::time_point end, const std::atomic<bool>& cancelled) : end_(end), cancelled_(cancelled) {}
 
-  /// Errors: peer-unresponsive; sets `refused` if the host answers that nobody listens at the port.
+  /// Errors: peer-unresponsive; sets `refused` if the host answers that no process listens at the port.
   Status connect(const rt::NetAddress& to, bool* refused) {
     socket_ = Fd(::socket(to.at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket_) return {Reason::resource, fmt::format("no socket: {}", std::strerror(errno))};
@@ -112,7 +112,7 @@ class Caller {
   Fd socket_;
 };
 
-/// Connects to the first place that answers. nullopt: nobody listens at any of them.
+/// Connects to the first place that answers. nullopt: no process listens at any of them.
 Result<std::optional<Caller>> reach(const RollId& id, Clock::time_point end,
                                     const std::atomic<bool>& cancelled) {
   Status last(Reason::peer_unresponsive, "the unique id has no address");
@@ -134,8 +134,8 @@ Result<std::optional<Caller>> reach(const RollId& id, Clock::time_point end,
   return Status(
       Failure{.reason = Reason::peer_unresponsive,
               .text = fmt::format("the process that made the unique id cannot be reached at {}: {}; it has "
-                                  "to live until all ranks have joined (NCCL_SOCKET_IFNAME chooses "
-                                  "interfaces)",
+                                  "to live until all ranks have joined "
+                                  "(NCCL_SOCKET_IFNAME chooses interfaces)",
                                   fmt::join(id.places, ", "), last.failure()->text),
               .detector = "roll call"});
 }
@@ -181,7 +181,7 @@ Result<std::optional<Roll>> call_roll(const RollId& id, const Report& report,
     OURO_ASSIGN(hello.mac, roll::mac_of(id, hello));
     said = converse(*caller, hello);
     // A listener at a well-known address may not have made this id yet, and then refuses it; and a listener
-    // flooded by strangers may have closed a connection that had not identified itself yet.
+    // that is flooded by other programs may have closed a connection that had not identified itself yet.
     const bool too_early = id.waits && said.ok() && said->answer.reason != 0 && said->answer.bytes == 0;
     const bool ended = !said.ok() && said.status().reason() == Reason::peer_unresponsive;
     if ((!too_early && !ended) || Clock::now() >= end) break;

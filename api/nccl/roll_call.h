@@ -44,10 +44,10 @@ struct Roll {
 /// resource, invalid.
 Result<std::string> expect_ranks(const RollId&, const std::string& place);
 
-/// Reports, and waits until all ranks have reported. nullopt: nobody listens any more, because the process
+/// Reports, and waits until all ranks have reported. nullopt: no process listens any more, because the one
 /// that made the id has ended. Errors: peer-unresponsive (listener unreachable), never-joined (with the
-/// missing ranks), refused (a rank twice: told to all), mismatch (ranks that disagree about their number),
-/// revoked.
+/// missing ranks), refused (a rank twice: all ranks return this), mismatch (ranks that disagree about their
+/// number), revoked.
 Result<std::optional<Roll>> call_roll(const RollId&, const Report&, std::chrono::milliseconds deadline,
                                       const std::atomic<bool>& cancelled);
 

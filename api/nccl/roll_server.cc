@@ -54,7 +54,7 @@ Result<Fd> listen_at(const std::string& place) {
 /// A connection, from its first byte until it is answered.
 struct Line {
   Fd socket;
-  Clock::time_point until;  ///< the connection is given up, or its rank's patience ends
+  Clock::time_point until;  ///< the connection is given up, or its rank stops waiting
   roll::Hello hello{};
   std::size_t got = 0;
   bool known() const { return got == sizeof hello; }
@@ -64,7 +64,7 @@ struct Line {
 struct Gathering {
   std::map<std::uint32_t, Line> ranks;
   std::uint32_t world = 0;
-  Status verdict;  ///< not ok: the communicator cannot be made; those who come later are told so
+  Status verdict;  ///< not ok: the communicator cannot be made; ranks that report later receive this
   Clock::time_point remembered;  ///< until when
 };
 
@@ -74,7 +74,7 @@ std::string caller_of(const Line& l) {
   peer.length = sizeof peer.at;
   const bool known = getpeername(l.socket.get(), reinterpret_cast<sockaddr*>(&peer.at), &peer.length) == 0;
   return fmt::format("pid {} at {}", l.hello.pid,
-                     known ? rt::to_string(peer, false) : "an address that is gone");
+                     known ? rt::to_string(peer, false) : "an address that is not known any more");
 }
 
 /// The listener and its thread. One per process; a forked child that needs one creates its own.
@@ -129,7 +129,7 @@ class RollServer {
       const auto wait = std::chrono::duration_cast<std::chrono::milliseconds>(next - Clock::now()) + 1ms;
       poll(polls.data(), polls.size(), static_cast<int>(std::clamp<std::int64_t>(wait.count(), 1, 60'000)));
       for (std::size_t k = 0; k < lines.size(); ++k)
-        if (polls[k + 2].revents != 0) hear(*lines[k]);
+        if (polls[k + 2].revents != 0) receive(*lines[k]);
       settle();
       accept();
     }
@@ -153,7 +153,7 @@ class RollServer {
   }
 
   /// Reads more; a line that has ended or sends too much loses its socket.
-  void hear(Line& l) {
+  void receive(Line& l) {
     char beyond;
     void* const to = l.known() ? &beyond : reinterpret_cast<char*>(&l.hello) + l.got;
     const ssize_t n = ::recv(l.socket.get(), to, l.known() ? 1 : sizeof l.hello - l.got, 0);
@@ -202,7 +202,7 @@ class RollServer {
     std::vector<std::uint32_t> ranks;
     for (std::uint32_t r = 0; r < g.world && ranks.size() < 32; ++r)
       if (!g.ranks.contains(r)) ranks.push_back(r);
-    return fmt::format("{} of {} ranks have come; ranks {{{}}}{} have not", g.ranks.size(), g.world,
+    return fmt::format("{} of {} ranks have reported; ranks {{{}}}{} have not", g.ranks.size(), g.world,
                        fmt::join(ranks, ","), ranks.size() + g.ranks.size() < g.world ? " and more" : "");
   }
 
@@ -227,11 +227,11 @@ class RollServer {
     if (first != g.ranks.end() && first->second.hello.caller != h.caller)
       return give_up(
           g,
-          {Reason::refused, fmt::format("rank {} of {} has come twice: {}, and {}; expected each rank "
-                                        "once",
+          {Reason::refused, fmt::format("rank {} of {} has reported twice: {}, and {}; "
+                                        "expected each rank once",
                                         h.rank, h.world, caller_of(first->second), caller_of(line))},
           &line);
-    g.ranks.insert_or_assign(h.rank, std::move(line));  // a caller whose connection broke has come back
+    g.ranks.insert_or_assign(h.rank, std::move(line));  // a caller whose connection broke has reported again
   }
 
   /// Sent to a rank with an unknown id or a wrong key: there is no shared key to authenticate an answer with.
@@ -254,10 +254,10 @@ class RollServer {
     for (const auto& [rank, l] : g.ranks)
       std::memcpy(all.data() + roll::kPlace + rank * sizeof(HostKey), l.hello.host.data(), sizeof(HostKey));
     for (auto& [rank, l] : g.ranks) answer(l, Reason::none, all);
-    OURO_INFO(BOOTSTRAP, "all {} ranks of a communicator have come to the roll call", g.world);
+    OURO_INFO(BOOTSTRAP, "all {} ranks of a communicator have reported to the roll call", g.world);
   }
   /// Refuses all ranks that have reported, and `last`, which has just done so, with the reason why the
-  /// communicator cannot be made; keeps the reason for the others, as long as somebody may wait for them.
+  /// communicator cannot be made; keeps the reason for the others, as long as any rank may wait for them.
   void give_up(Gathering& g, Status why, Line* last = nullptr) {
     g.verdict = std::move(why);
     std::vector<Line*> all;

@@ -23,8 +23,8 @@ int reported_version() {
 
 namespace {
 
-/// Whether this machine's driver has GPUs. Queries the driver directly, because this library is not linked
-/// with CUDA.
+/// Whether this machine's driver has GPUs. Queries the driver directly, because this library is not
+/// linked with CUDA.
 bool driver_has_gpus() {
   static constinit MadeOnce<const bool> answer;
   return answer.get([] {

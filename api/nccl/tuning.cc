@@ -41,8 +41,8 @@ std::vector<std::string> parts_of(const std::string& text, char separator) {
   return parts;
 }
 
-/// Calls `one` with each function that a part of the value names ("" for all) and the words that remain
-/// for it.
+/// Calls `one` with each function that a part of the value names ("" for all) and the words that
+/// remain for it.
 Status for_each_list(const char* variable, const std::string& value, std::span<const std::string_view> known,
                      const std::function<void(std::string_view function, const std::vector<std::string>& left,
                                               bool excludes)>& one) {
@@ -52,8 +52,8 @@ Status for_each_list(const char* variable, const std::string& value, std::span<c
     if (!function.empty() && std::none_of(std::begin(kFunctions), std::end(kFunctions),
                                           [&](const Function& f) { return f.nccl == function; }))
       return invalid(
-          fmt::format("{}={}: there is no function '{}'; expected allreduce, broadcast, reduce, "
-                      "allgather or reducescatter",
+          fmt::format("{}={}: there is no function '{}'; expected allreduce, broadcast, "
+                      "reduce, allgather or reducescatter",
                       variable, value, function));
     std::string list = colon == std::string::npos ? part : part.substr(colon + 1);
     const bool excludes = list.starts_with('^');

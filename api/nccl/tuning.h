@@ -15,8 +15,8 @@ struct Choice {
 };
 Result<Choice> parse_algorithms(const std::string& value);
 
-/// Checks a value of NCCL_PROTO, which has no counterpart here: whether NCCL would accept it. Errors
-/// as above.
+/// Checks a value of NCCL_PROTO, which has no counterpart here: whether NCCL would accept it.
+/// Errors as above.
 Status check_protocols(const std::string& value);
 
 }  // namespace ouro::nccl

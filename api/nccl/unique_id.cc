@@ -65,7 +65,7 @@ std::string asked_for() {
   return text;
 }
 
-/// The same with what there is, in few words, for ranks of other hosts: "eth7, and has lo, eth0".
+/// The same with the interfaces that exist, in few words, for ranks of other hosts: "eth7, and has lo, eth0".
 std::string asked_and_found() {
   std::string text = asked_for();
   if (text.empty()) text = "any";
@@ -101,8 +101,8 @@ void make_for_this_host(const Status& why, Layout* l) {
   constexpr std::size_t kRoom = sizeof l->place - 1;
   if (text.size() > kRoom) text.replace(kRoom - 3, std::string::npos, "...");
   text.copy(l->place, kRoom);
-  static std::atomic<bool> told{false};
-  if (!asked_for().empty() && !told.exchange(true))
+  static std::atomic<bool> logged{false};
+  if (!asked_for().empty() && !logged.exchange(true))
     OURO_WARN(
         "unique ids are for ranks of this host only: {} (asked for {}: NCCL_SOCKET_IFNAME, "
         "NCCL_SOCKET_FAMILY)",

@@ -21,10 +21,10 @@ struct Meeting {
   UniqueId job;
   RollId roll;
   bool process_alone = false;  ///< all ranks are in one process: no roll call
-  /// The host where the id was made: if nobody listens, all ranks are there; zero: unknown.
+  /// The host where the id was made: if no process listens, all ranks are there; zero: unknown.
   HostKey made_on{};
-  std::string
-      why_here;  ///< not empty: the id serves ranks of that host only, as no other reaches it; the reason
+  std::string why_here;  ///< if not empty, the id serves ranks of that host only; the reason why no other
+                         ///< host reaches it
 };
 
 /// The address by which others reach this host, of the family that NCCL_SOCKET_FAMILY names. Errors: invalid.

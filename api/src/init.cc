@@ -1,4 +1,4 @@
-// How a rank joins a job: builds the context's specification from options and the environment.
+// Joining a job: builds the context's specification from options and the environment.
 // See ouro/ouro.hpp.
 #include <fmt/format.h>
 #include <openssl/sha.h>
@@ -127,8 +127,7 @@ Status network_of(const InitOptions& o, rt::ContextSpec* spec) {
   if (net.rendezvous.empty())
     return invalid(
         fmt::format("{} of {} ranks are on this host, and nothing says where the hosts meet: set "
-                    "OURO_RENDEZVOUS=HOST:PORT, "
-                    "an address of rank 0's host, on all of them",
+                    "OURO_RENDEZVOUS=HOST:PORT, an address of rank 0's host, on all of them",
                     *o.local_size, *o.world_size));
   net.host_id = !o.host_id.empty() ? o.host_id : host->value_or("");
   if (net.host_id.empty()) net.host_id = own_host_id();
@@ -258,7 +257,7 @@ Result<Context> Context::create(const InitOptions& o) {
     spec->gpu = *o.gpu;
   } else if (const int gpus = gpu::gpu().devices(); gpus > 0) {
     spec->gpu = spec->local_rank % gpus;
-    // Unless somebody has asked for it, its absence is no error before a call needs it.
+    // Unless the user has asked for it, its absence is no error before a call needs it.
     const Status s = o.one_gpu_each ? Status() : rt::Context::load_gpu(spec->gpu);
     if (s.reason() == Reason::unsupported) {
       OURO_WARN("this rank takes no GPU: {}", s.failure()->text);
@@ -281,8 +280,8 @@ Result<Context> Context::create(const InitOptions& o) {
                                          : "parent:" + identity().parent + o.address);
   } else {
     return invalid(
-        "a job of several ranks needs an id (UniqueId::create on one rank, handed to all), an address, or "
-        "from_env");
+        "a job of several ranks needs an id (UniqueId::create on one rank, handed to all), "
+        "an address, or from_env");
   }
   // The launcher's roll covers only the launcher's own job; this may be another job.
   if (auto roll = spec->join.world > 1 ? rt::Roll::of_launcher() : nullptr;

@@ -6,8 +6,8 @@
 
 namespace ouro {
 
-/// The errors of values that have the right type and range (env::valid) but are refused by the parsers
-/// that run at joining: all such errors, whereas joining stops at the first. Reads the files that the
+/// The errors of values that have the right type and range (env::valid) but are refused by the parsers that
+/// run at joining: all such errors, whereas joining stops at the first. Reads the files that the
 /// settings name.
 std::vector<Status> refused_settings();
 

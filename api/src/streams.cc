@@ -16,7 +16,7 @@ Status Work::wait(Milliseconds deadline) const {
     state_->wait();
   else if (!state_->wait_until(deadline_after(deadline)))
     return {Reason::deadline,
-            fmt::format("the operation has not ended within {} ms; it goes on", deadline.count())};
+            fmt::format("the operation has not ended within {} ms; it continues", deadline.count())};
   return state_->outcome();
 }
 void Work::then(std::function<void(const Status&)> f) const {

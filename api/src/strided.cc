@@ -1,4 +1,4 @@
-// Views of memory with strides: which element orders are supported, and what is refused. See ouro/dlpack.hpp.
+// Views of memory with strides: decides which element orders are supported. See ouro/dlpack.hpp.
 #include "api/src/strided.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// All reductions as one switch: from a (type, op) pair known at run time to its struct in reduce.h. Used by
-// the host loops and the kernels of devices.
+// All reductions as one switch, which maps a (type, op) pair known at run time to its struct in reduce.h.
+// Used by the host loops and the kernels of devices.
 #pragma once
 #include "kernels/arith/reduce.h"
 

@@ -27,7 +27,7 @@ struct F8E5M2 {
   std::uint8_t bits;
 };
 
-/// What the bits of a format mean. kLast is the magnitude of the last number; all greater magnitudes are NaN,
+/// The meaning of a format's bits. kLast is the magnitude of the last number; all greater magnitudes are NaN,
 /// of which kNan is the canonical one. kOverflow is the least fp32 magnitude (as bits) that becomes kTop:
 /// infinity for half, the largest finite value for float8, which saturates.
 template <class T>
@@ -104,8 +104,9 @@ OURO_HD constexpr bool is_nan(double x) {
   return x != x;
 }
 
-/// Exact. A NaN becomes some NaN; `settle` makes it canonical before it becomes visible. Branches are
-/// selections, so that loops over it vectorise; no step depends on the subnormal mode of the CPU.
+/// The conversion is exact. A NaN becomes some NaN; `settle` makes it canonical before it becomes visible.
+/// Branches are selections, so that loops over it vectorise; no step depends on the subnormal mode
+/// of the CPU.
 template <class T>
 OURO_HD constexpr float widen(T x) {
   using F = Format<T>;

@@ -11,8 +11,8 @@
 
 namespace ouro::arith {
 
-/// PyTorch's form of momentum: the first step initialises the buffer with g, undamped; weight decay is added
-/// to g.
+/// PyTorch's form of momentum: the first step initialises the buffer with g, undamped; weight decay is
+/// added to g.
 struct SgdOptions {
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
@@ -22,7 +22,8 @@ struct AdamOptions {
   double lr = 1e-3, beta1 = .9, beta2 = .999, eps = 1e-8, weight_decay = 0;
   bool decoupled = false;
 };
-/// What a rule is constructed from: the options of its family and the number of this step, from 1 on.
+/// The arguments from which a rule is constructed: the options of its family and the number of this
+/// step, from 1 on.
 struct Recipe {
   SgdOptions sgd;
   AdamOptions adam;
@@ -142,9 +143,9 @@ OURO_HD C with_decay(C g, C p, C decay) {
   return g + (decay != 0 ? decay * p : -C{0});
 }
 
-// A rule updates a parameter p and its state s with a gradient g. reads(k) and writes(k) tell which states a
-// loop must load and store; the others are untouched in memory. `finite` is finite_mask(g): if g is not
-// finite, p and s stay unchanged, as if there had been no gradient.
+// A rule updates a parameter p and its state s with a gradient g. reads(k) and writes(k) say which states a
+// loop must load and store; the others are not accessed. `finite` is finite_mask(g): if g is not finite, p
+// and s do not change, as if there had been no gradient.
 
 /// v <- mu v + (1-dampening) g; p <- p - lr v, Nesterov: p - lr (g + mu v). Sutskever et al., ICML 2013.
 template <class C, bool kMomentum, bool kStart>
@@ -217,10 +218,10 @@ struct Adam {
 };
 
 /// Adam whose moments are renewed once in K steps, by the mean gradient of the window, and are stored
-/// decayed: s = beta1 m, beta2 v, accumulator. In between, each step uses its own gradient and the old
-/// moments. kFirst: the accumulator counts as zero and is not read. kLast: the step ends the window. kZero:
-/// the last step also clears the accumulator, for a next step that reads it. The window ends on time even if
-/// the gradient is not finite.
+/// decayed: s = beta1 m, beta2 v, accumulator. The other steps use their own gradient and the old moments.
+/// kFirst: the accumulator counts as zero and is not read. kLast: the step ends the window. kZero: the last
+/// step also clears the accumulator, for a next step that reads it. The window ends on time even if the
+/// gradient is not finite.
 template <class C, bool kFirst, bool kLast, bool kZero>
 struct AccumAdam {
   AdamTerms<C> terms;

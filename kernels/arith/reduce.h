@@ -196,7 +196,7 @@ struct Prod : Lifted<T, Accumulator<T>> {
   using A = Accumulator<T>;
   static OURO_HD constexpr A combine(A a, A b) { return multiply(a, b); }
 };
-/// NaN wins over everything; +0 is greater than -0.
+/// NaN takes precedence over all numbers; +0 is greater than -0.
 template <class T>
 struct Max : Lifted<T, T> {
   static OURO_HD constexpr T combine(T a, T b) { return greater(a, b); }

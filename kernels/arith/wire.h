@@ -10,8 +10,8 @@
 namespace ouro::arith {
 
 /// Bytes of one element of a partial sum. Its type is the element type, or fp32 for floats of 16 and 8 bits
-/// (sum, prod, avg, premulsum), or an integer of 64 or 128 bits for avg of integers: ReductionFor<>::Acc
-/// (reduce.h).
+/// (sum, prod, avg, premulsum), or an integer of 64 or 128 bits for avg of integers:
+/// ReductionFor<>::Acc (reduce.h).
 OURO_HD constexpr std::size_t accumulator_bytes(DType t, OpKind op) {
   if (op == OpKind::max || op == OpKind::min) return size_of(t);
   if (is_float(t)) return size_of(t) < 4 ? 4 : size_of(t);
@@ -31,12 +31,12 @@ struct Wire {
   WireFormat partial = WireFormat::narrow;     ///< of partial sums
   std::uint32_t element = 1, accumulator = 1;  ///< bytes of one
 
-  /// Of an operation that reduces.
+  /// The format of an operation that reduces.
   static OURO_HD constexpr Wire reducing(DType t, OpKind op) {
     return {WireFormat::wide, static_cast<std::uint32_t>(size_of(t)),
             static_cast<std::uint32_t>(accumulator_bytes(t, op))};
   }
-  /// Of an operation that moves elements of so many bytes as they are.
+  /// The format of an operation that moves elements of so many bytes unchanged.
   static OURO_HD constexpr Wire moving(std::size_t element) {
     return {WireFormat::narrow, static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(element)};
   }

@@ -1,4 +1,4 @@
-// Which implementation of Gpu this process uses, and the one for machines without GPUs. See gpu.h.
+// Chooses the implementation of Gpu that this process uses; and the one for machines without GPUs. See gpu.h.
 #include "kernels/device/gpu.h"
 
 #include "runtime/core/env.h"
@@ -8,7 +8,7 @@
 namespace ouro::gpu {
 namespace {
 
-/// Has no devices, and says why.
+/// An implementation that has no devices, and says why.
 class NoGpu final : public Gpu {
  public:
   explicit NoGpu(std::string why) : why_(std::move(why)) {}

@@ -1,5 +1,5 @@
-// Gpu: everything ouro asks of GPUs, as one interface. Implemented by CUDA (cuda.cc, cuda_memory.cc and
-// cuda_driver.cc, which alone call it) and by a fake of host objects (fake_gpu.cc). Used by executors,
+// Gpu: everything that ouro needs from GPUs, as one interface. Implemented by CUDA (cuda.cc, cuda_memory.cc
+// and cuda_driver.cc, which alone call it) and by a fake of host objects (fake_gpu.cc). Used by executors,
 // transports, kernels' launchers and tools.
 #pragma once
 #include <array>
@@ -34,7 +34,7 @@ struct Graph {
   void* handle = nullptr;
 };
 
-using Uuid = std::array<unsigned char, 16>;  ///< the same device in all processes has the same
+using Uuid = std::array<unsigned char, 16>;  ///< the same device has the same UUID in all processes
 
 struct Properties {
   std::string name;
@@ -46,24 +46,24 @@ struct Properties {
   bool shareable_memory = false;  ///< alloc_shareable works
   bool ipc = false;               ///< ipc_export works
   bool stream_values = false;     ///< enqueue(MemOp) works on registered host memory
-  /// enqueue(MemOp) also works on device memory: that of this device, and what is mapped here of others.
+  /// enqueue(MemOp) also works on memory of this device, and on memory of others that is mapped here.
   bool device_words = false;
   bool multicast = false;  ///< multicast_create works
-  /// Hardware queues that all streams of the device in this process share, in which one that waits holds up
-  /// those behind it. 0: each stream has its own.
+  /// Hardware queues that all streams of the device in this process share, in which a stream that waits holds
+  /// up those behind it. 0: each stream has its own.
   int connections = 0;
   int low_priority = 0, high_priority = 0;  ///< of streams; numerically high <= low
 };
 
 enum class MemoryKind : std::uint8_t { unknown, host, pinned, device, managed };
 
-/// What an address is.
+/// The properties of an address.
 struct PointerInfo {
   MemoryKind kind = MemoryKind::unknown;
   int device = -1;
   void* base = nullptr;          ///< of the allocation (device memory only); of cuMemMap: of one mapping
   std::size_t bytes = 0;         ///< of the same
-  std::uint64_t allocation = 0;  ///< never used twice in a process: tells a new allocation at an old address
+  std::uint64_t allocation = 0;  ///< never reused in a process: identifies a new allocation at an old address
   bool legacy_ipc = false;       ///< ipc_export accepts it
 };
 
@@ -75,8 +75,8 @@ struct Region {
   std::uint64_t handle = 0;
 };
 
-/// A reserved range of addresses into which pieces of memory of another process are mapped one after the
-/// other.
+/// A reserved range of addresses into which pieces of memory of another process are mapped one
+/// after the other.
 struct MappedRange {
   int device = -1;
   void* data = nullptr;
@@ -111,8 +111,8 @@ struct Kernel {
   const void* device = nullptr;  ///< nullptr in builds without a CUDA compiler
   void (*host)(const void* args, int block, int blocks) = nullptr;
   std::size_t arg_bytes = 0;
-  /// Its blocks wait for each other or for another rank's: all must be resident at once, which
-  /// resident_blocks tells ahead. It is launched with the highest priority.
+  /// Its blocks wait for each other or for another rank's, so all must be resident at once; resident_blocks
+  /// says in advance whether they can be. It is launched with the highest priority.
   bool spins = false;
 };
 struct Shape {
@@ -120,41 +120,43 @@ struct Shape {
 };
 struct KernelInfo {
   int registers = 0, max_threads = 0;
-  std::size_t local_bytes = 0;  ///< a thread; what was spilled
+  std::size_t local_bytes = 0;  ///< per thread; bytes that were spilled
   std::size_t shared_bytes = 0;
-  int architecture = 0;  ///< whose instructions it may use: 90 for sm_90, on newer devices, too
+  int architecture = 0;  ///< whose instructions are allowed: 90 for sm_90, on newer devices, too
 };
 
 /// Calls may come from any thread; each leaves the thread's current device as it was. Errors: `resource` (no
 /// memory, no descriptors), `invalid` (arguments), `unsupported` (this device or driver cannot), `device`
-/// (lost or faulted: nothing of that device works again). An asynchronous fault comes out of a later call.
+/// (lost or faulted: nothing of that device works again). An asynchronous fault is returned by a later call.
 class Gpu {
  public:
   virtual ~Gpu() = default;
   virtual const char* name() const = 0;     ///< "cuda", "fake" or "none"
-  virtual std::string version() const = 0;  ///< of driver and runtime; what is missing, if nothing works
+  virtual std::string version() const = 0;  ///< of driver and runtime; the missing part, if nothing works
   virtual int devices() = 0;                ///< 0 without a driver; never an error
   virtual Result<Properties> properties(int device) = 0;
   virtual bool peer_access(int device, int peer) = 0;    ///< whether `device` can map memory of `peer`
   virtual Status enable_peer(int device, int peer) = 0;  ///< idempotent
-  /// The other devices whose memory `device` can map, also those that this process does not see. Uses nothing
-  /// of them: a context on a device takes hundreds of MiB of it.
+  /// The other devices whose memory `device` can map, also those that this process does not see. Makes no
+  /// context on them, which would take hundreds of MiB of each.
   virtual Result<std::vector<Uuid>> reachable(int device) = 0;
-  /// The device that the calling thread has current.
+  /// The current device of the calling thread.
   virtual Result<int> current_device() = 0;
   virtual Status set_current_device(int device) = 0;
 
-  // Memory. alloc and free may wait for the whole device: never between enqueue and completion.
+  // Memory. alloc and free may wait for the whole device, so they must not be called between enqueue
+  // and completion.
   virtual Result<void*> alloc(int device, std::size_t bytes) = 0;
   virtual Status free(void*) = 0;
   virtual Result<Region> alloc_shareable(int device, std::size_t bytes) = 0;
   virtual Result<Fd> export_fd(const Region&) = 0;
-  /// Maps what another process exported; readable and writable from `device`. `bytes` as in its Region.
+  /// Maps memory that another process has exported; readable and writable from `device`. `bytes` is that of
+  /// its Region.
   virtual Result<Region> import_fd(int device, const Fd&, std::size_t bytes) = 0;
   virtual Status free_region(const Region&) = 0;
   /// For the base of a legacy allocation (PointerInfo::base).
   virtual Result<IpcHandle> ipc_export(void* base) = 0;
-  /// Not in the process that exported (`invalid`). The exporter frees only after ipc_close.
+  /// Must not be called in the process that exported (`invalid`). The exporter frees only after ipc_close.
   virtual Result<void*> ipc_open(int device, const IpcHandle&) = 0;
   virtual Status ipc_close(int device, void*) = 0;
   virtual Result<PointerInfo> pointer(const void*) = 0;
@@ -165,7 +167,7 @@ class Gpu {
   virtual Status unregister_host(void*) = 0;
 
   // Memory that the program has mapped itself with cuMemMap, in pieces: NCCL's ncclMemAlloc and the
-  // expandable segments of PyTorch do so. All calls are `unsupported` where a device has no shareable memory.
+  // expandable segments of PyTorch do so. All calls are `unsupported` if a device has no shareable memory.
   /// Returns the piece that is mapped at `p` and keeps its memory allocated until release_piece, even if the
   /// program unmaps it. Errors: invalid (not memory of a device), unsupported (other processes cannot map it;
   /// the text says why).
@@ -180,41 +182,44 @@ class Gpu {
   virtual Result<MappedRange> reserve_range(int device, std::size_t bytes);
   /// Errors: invalid (`bytes` are not those of the piece, or more than are left of the range).
   virtual Status map_piece(MappedRange*, const Fd&, std::size_t bytes);
-  /// Unmaps what is mapped. Like free_region, it waits for nothing.
+  /// Unmaps all pieces. Like free_region, it does not wait.
   virtual Status free_range(const MappedRange&);
 
-  // Multicast objects. One device makes one, for itself and so many others in all; each joins; when all have,
-  // each binds memory of its own. Only when all have bound may a kernel touch any of it. All `unsupported`
-  // where a device has none.
+  // Multicast objects. One device makes an object for a number of devices, itself included; each joins; when
+  // all have, each binds memory of its own. A kernel may touch the object only when all have bound. All calls
+  // are `unsupported` if a device has no multicast.
   virtual Result<Multicast> multicast_create(int device, int devices, std::size_t bytes);
   virtual Result<Fd> export_fd(const Multicast&);
-  /// What export_fd gave, in this process or another; `bytes` as there.
+  /// Opens an object by a descriptor that export_fd returned, in this process or another; `bytes` is that of
+  /// the object.
   virtual Result<Multicast> multicast_import(int device, const Fd&, std::size_t bytes);
   virtual Status multicast_join(const Multicast&);
   /// Binds a region of the same device, of Multicast::bytes and more, and maps the object. Errors: invalid,
-  /// where a device has not joined; the driver may wait for it instead.
+  /// if a device has not joined; the driver may wait for it instead.
   virtual Status multicast_bind(Multicast*, const Region&);
-  /// Unmaps, unbinds and lets go, however far it came. Nobody touches the device's part any more.
+  /// Unmaps, unbinds and releases, whatever of these steps applies. Precondition: no kernel touches the
+  /// device's part any more.
   virtual Status free_multicast(const Multicast&);
-  /// Emulated devices only, for kernel bodies on the host: where `address` lies in the memory of each member.
-  /// The number of them; 0 where this is no multicast address. Ends the process where a member has not bound.
+  /// For kernel bodies on the host, on emulated devices only: sets `members` to the place of `address` in the
+  /// memory of each member and returns their number; 0 if this is no multicast address. Ends the process if a
+  /// member has not bound.
   virtual int multicast_members(const void* address, std::byte** members);
 
-  /// What a network adapter has written to memory of the device by now is seen by all work that the device is
-  /// let go on to later. Errors: unsupported (this device or driver cannot promise it).
+  /// Makes data that a network adapter has written to memory of the device by now visible to all work that
+  /// begins there later. Errors: unsupported (this device or driver cannot guarantee it).
   virtual Status flush_arrivals(int device);
-  /// For calls of other libraries into the driver: until the owner that is returned goes, on the same thread,
-  /// the device is current there, and what the thread does is no part of a capture elsewhere. Like all calls
-  /// it makes no context on the device that was current before. Errors: those of a device that cannot be
-  /// used.
+  /// For calls of other libraries into the driver: the device is current in this thread until the returned
+  /// owner is destroyed, on the same thread, and calls of the thread do not disturb a capture of another.
+  /// Like all calls it makes no context on the device that was current before. Errors: those of a device that
+  /// cannot be used.
   virtual Result<std::shared_ptr<void>> scope(int device);
 
-  // Streams and events. Priority: low_priority..high_priority. Streams made here never wait for the legacy
-  // stream.
+  // Streams and events. Priority: low_priority..high_priority. Streams made here never wait for the
+  // legacy stream.
   virtual Result<Stream> create_stream(int device, int priority) = 0;
   virtual Status destroy_stream(Stream) = 0;
   virtual Status synchronize(Stream) = 0;
-  virtual Result<bool> query(Stream) = 0;  ///< has all that was enqueued ended?
+  virtual Result<bool> query(Stream) = 0;  ///< whether all enqueued work has ended
   virtual Result<Event> create_event(int device, bool timing) = 0;
   virtual Status destroy_event(Event) = 0;
   virtual Status record(Event, Stream) = 0;
@@ -230,10 +235,10 @@ class Gpu {
   virtual Status enqueue(std::span<const MemOp>,
                          Stream) = 0;  ///< in order; each write is a release, each wait an acquire
   virtual Status launch(const Kernel&, Shape, const void* args, Stream) = 0;
-  /// f(data) on a thread of the driver's, in stream order; it must not call this interface or wait long.
+  /// Runs f(data) on a thread of the driver, in stream order; it must not call this interface or wait long.
   virtual Status call_host(Stream, void (*f)(void*), void* data) = 0;
 
-  // Graphs. What is enqueued on a capturing stream is recorded, not run.
+  // Graphs. Work that is enqueued on a capturing stream is recorded, not run.
   /// Non-zero while the stream is capturing: names the capture.
   virtual Result<std::uint64_t> capturing(Stream) = 0;
   virtual Status begin_capture(Stream) = 0;
@@ -247,18 +252,18 @@ class Gpu {
   virtual Result<int> resident_blocks(const Kernel&, int threads, int device) = 0;
 };
 
-/// The implementation of this process: what install() set; else the fake if OURO_FAKE_GPUS is positive; else
-/// CUDA if it was built in and a driver is there; else one with no devices, whose calls are `unsupported`.
+/// The implementation of this process: that of install(); else the fake if OURO_FAKE_GPUS is positive; else
+/// CUDA if it was built in and there is a driver; else one with no devices, whose calls are `unsupported`.
 Gpu& gpu();
-/// For tests, before any other use; nullptr goes back to the choice above. Not thread-safe.
+/// For tests, before any other use; nullptr restores the choice above. Not thread-safe.
 void install(Gpu*);
 
 /// An implementation without devices; `why` is its version().
 std::unique_ptr<Gpu> no_gpu(std::string why);
 /// CUDA, or nullptr with the reason: not built in, no driver, a driver that is too old.
 Gpu* cuda(std::string* why);
-/// That many emulated devices, of host memory and threads. Never destroyed: streams and memory of users may
-/// outlive static destructors.
+/// Returns an implementation with so many emulated devices, made of host memory and threads. Never destroyed:
+/// streams and memory of users may outlive static destructors.
 Gpu* emulated(int devices);
 
 }  // namespace ouro::gpu

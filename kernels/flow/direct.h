@@ -66,8 +66,8 @@ struct DirectAllReduce : Staged {
   }
 };
 
-/// Each rank reduces its slice of all inputs in place and writes the result into all outputs: 2*n*S bytes
-/// in all.
+/// Each rank reduces its slice of all inputs in place and writes the result into all outputs: 2*n*S
+/// bytes in all.
 struct ZeroCopyAllReduce : ZeroCopy {
   static constexpr bool kMulticast = true;
   template <class Listener>
@@ -314,8 +314,8 @@ struct ZeroCopyScatter : ZeroCopy {
   }
 };
 
-// Pull flows: buffers need not be registered, and each rank copies what it needs out of them: one copy
-// in all.
+// Pull flows: buffers need not be registered, and each rank copies what it needs out of them: one
+// copy in all.
 
 struct Pull : ZeroCopy {
   static constexpr bool kPulls = true;

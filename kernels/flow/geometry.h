@@ -33,8 +33,8 @@ OURO_HD constexpr Extent share_of(std::uint64_t count, int shares, int i, std::u
   return {first, least(count - first, each)};
 }
 
-/// How a flow's chunks are cut. In collectives with blocks, chunk c of a round is this round's part of block
-/// c; in all others, the chunks of all rounds are consecutive pieces of one region.
+/// How a flow's chunks are cut. If the collective has blocks, chunk c of a round is this round's part of
+/// block c; otherwise the chunks of all rounds are consecutive pieces of one region.
 struct Cut {
   bool blocks = false, pipelined = false;
   int per_round = 1;           // chunks
@@ -76,8 +76,8 @@ struct Cut {
   }
 };
 
-// What a rank posts in a round: its inputs in pieces (one, or one for each other rank, beginning with that of
-// the next rank), then its result if the flow posts one.
+// The post of a rank in a round: its inputs in pieces (one, or one for each other rank, beginning with that
+// of the next rank), then its result if the flow posts one.
 
 /// Number of pieces before the result.
 OURO_HD constexpr int input_pieces(bool posts_others, int ranks) { return posts_others ? ranks - 1 : 1; }

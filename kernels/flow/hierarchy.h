@@ -8,20 +8,21 @@
 
 namespace ouro::flow {
 
-// The network link of a host is the bottleneck: no value crosses it twice in one direction. The ranks of
-// a host take turns in communicating with other hosts (as the *owners* of chunks there), so that all of
-// them work.
+// The network link of a host is the bottleneck: no value crosses it twice in one direction. The ranks of a
+// host take turns in communicating with other hosts (as the *owners* of chunks there), so that all
+// of them work.
 //
-// Why no rank waits forever, with two slots per link, whatever the sizes of the hosts: a flow is a sequence
-// of turns, the same for all ranks, and a turn is a sequence of phases. Each message that a rank receives was
-// sent in an earlier phase. Each message that it sends goes into the slot of the last message but one on that
-// link, which the receiver took in an earlier phase. So the rank that is furthest behind can always proceed.
+// No rank waits forever, with two slots per link, whatever the sizes of the hosts. The reason: a flow is a
+// sequence of turns, the same for all ranks, and a turn is a sequence of phases. Each message that a rank
+// receives was sent in an earlier phase. Each message that it sends goes into the slot of the last message
+// but one on that link, which the receiver took in an earlier phase. The rank that is furthest behind can
+// therefore always proceed.
 
 /// Chunks travel round the hosts in groups; a group has as many chunks as the smallest host has ranks, its
 /// *lanes*. On each host, chunk c is owned by the rank with index c modulo the host's size. The owner sums up
 /// the inputs of its host, adds the sum received from the host before, and passes the result on. The finished
 /// chunk travels round in the other direction, so that a link carries one message per turn, and from each
-/// owner to its mates. Group g of a round starts on host g and ends on host g-1.
+/// owner to the other ranks of its host. Group g of a round starts on host g and ends on host g-1.
 ///
 /// Each host sends and receives 2(M-1)/M of the data, which is the minimum, and two hops inside hosts are
 /// added to the 2(M-1) hops between them. Rounds follow each other without a gap: while one goes round, the
@@ -104,15 +105,16 @@ struct HierarchyAllReduce : OverHosts {
   }
 };
 
-/// The owner of chunk c on host q of a rooted flow: the host's ranks in turn, beginning with the root on
-/// its host.
+/// The owner of chunk c on host q of a rooted flow: the host's ranks in turn, beginning with the root
+/// on its host.
 inline int turn_of(const Site& here, int root, int c, int q) {
   const int begin = q == here.host_of(root) ? here.index_of(root) : 0;
   return here.rank_of(q, (c + begin) % here.size_of(q));
 }
 
 /// Each chunk travels along the line of hosts that begins with the root's host, and on each host from its
-/// owner to the other ranks. Owners pass on a chunk before they receive the previous one from a mate.
+/// owner to the other ranks. Owners pass on a chunk before they receive the previous one from another rank of
+/// their host.
 struct HierarchyBroadcast : OverHosts {
   static constexpr bool kPipelined = true;
   HostLayout hosts = {};
@@ -188,15 +190,15 @@ struct HierarchyReduce : OverHosts {
   }
 };
 
-// Flows with one block per rank and any number of ranks on each host. In stage t a host holds the blocks of
-// one host; it passes them on to the next host in the same stage (all-gather) or in the next one
+// Flows with one block per rank and any number of ranks on each host. A host holds the blocks of one host in
+// each stage; it passes them on to the next host in the same stage (all-gather) or in the next one
 // (reduce-scatter). A stage consists of windows (turns) of as many blocks as the smallest host has ranks, so
 // that no link carries two messages in one phase. A block is stored or kept and passed on one turn later, not
 // forwarded in one step: a forward would hold its slot until there is room ahead, and then the argument above
 // would not hold for all sizes.
 
 /// Blocks travel round the hosts, and on each host from their owners to the other ranks, so that each host
-/// receives each block of the others once. In stage t a host holds the blocks of the t-th host before it.
+/// receives each block of the others once. Stage t: a host holds the blocks of the t-th host before it.
 struct HierarchyAllGather : OverHosts {
   HostLayout hosts = {};
 
@@ -245,7 +247,7 @@ struct HierarchyAllGather : OverHosts {
 };
 
 /// The reverse of the all-gather: sums of the blocks of host q travel round from host q+1 to q, each host
-/// adds its own inputs, and sends each block of another host once. In stage t a host holds the blocks of the
+/// adds its own inputs, and sends each block of another host once. Stage t: a host holds the blocks of the
 /// (t+1)-th host before it, in the last stage its own.
 struct HierarchyReduceScatter : OverHosts {
   static constexpr bool kCanonical = false, kKeeps = true;
@@ -294,8 +296,8 @@ struct HierarchyReduceScatter : OverHosts {
   }
 };
 
-/// The first rank of each host waits for its mates, then exchanges messages with the hosts at distances 1, 2,
-/// 4, ..., then notifies its mates.
+/// The first rank of each host waits for the other ranks of its host, exchanges messages with the hosts at
+/// distances 1, 2, 4, ..., and then notifies the other ranks of its host.
 struct HierarchyBarrier : OverHosts {
   HostLayout hosts = {};
 

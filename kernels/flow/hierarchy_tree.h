@@ -1,5 +1,5 @@
-// Hierarchical flows for small data on many hosts: one rank per host communicates with its mates and, along a
-// binomial tree, with other hosts. Used through list.h.
+// Hierarchical flows for small data on many hosts: one rank per host communicates with the other ranks of its
+// host and, along a binomial tree, with other hosts. Used through list.h.
 #pragma once
 #include "kernels/flow/hosts.h"
 #include "kernels/flow/tree.h"

@@ -1,6 +1,6 @@
 // The placement of a group's ranks on hosts, and the parts that flows over hosts are built from. Used by
-// hierarchy.h and hierarchy_tree.h; whoever runs these (including tests and the simulator) makes one HostMap
-// per group.
+// hierarchy.h and hierarchy_tree.h; code that runs these (including tests and the simulator) makes one
+// HostMap per group.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -17,7 +17,7 @@ struct HostLayout {
       {};  // by host: number of ranks on the hosts before it; one more at the end: all ranks
   std::span<const int> order = {};  // ranks, host after host, in rank order within each host
   std::span<const int> host = {};   // by rank: its host
-  std::span<const int> index = {};  // by rank: how many ranks of its host come before it
+  std::span<const int> index = {};  // by rank: the number of ranks of its host before it
   int smallest = 0;                 // ranks of the smallest host
 };
 
@@ -86,8 +86,8 @@ class Site {
   int mate(int d) const { return rank_of(host, wrap(index + d, size)); }
   /// Host q, wrapping around; -count <= q < 2*count.
   int ring(int q) const { return wrap(q, count); }
-  /// Number of ranks on the hosts q, q+1, ..., q+length-1, wrapping around; 0 <= q < count, 0 <= length
-  /// <= count.
+  /// Number of ranks on the hosts q, q+1, ..., q+length-1, wrapping around; 0 <= q < count, 0 <=
+  /// length <= count.
   int ranks_on(int q, int length) const {
     const int end = q + length;
     return end <= count ? before(end) - before(q) : ranks_ - before(q) + before(end - count);
@@ -100,7 +100,8 @@ class Site {
   }
 };
 
-/// What a step does with a sum: keep it in the accumulator, pass it on wide, or store it into the output.
+/// The part of a step's verb that says where a sum is left: in the accumulator, sent on wide, or stored into
+/// the output.
 inline constexpr std::uint32_t kKept = kKeep, kPassed = kSend | kPartialOut, kStored = kStore;
 
 /// The partial sum of one chunk on a rank: its input alone, or what it has accumulated.

@@ -122,7 +122,7 @@ constexpr std::optional<Algorithm> parse_algorithm(std::string_view name) {
   return std::nullopt;
 }
 
-/// The data that flows are constructed from. The caller fills in what its group and call have; an empty
+/// The data that flows are constructed from. The caller fills in the data of its group and call; an empty
 /// layout means one host, an empty row a rank without neighbours.
 struct FlowData {
   HostLayout hosts = {};

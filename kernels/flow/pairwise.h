@@ -5,7 +5,7 @@
 
 namespace ouro::flow {
 
-/// In exchange k, ranks r and k-r (modulo n) swap their blocks. Unlike shifts by a distance, this reads the
+/// Ranks r and k-r (modulo n) swap their blocks in exchange k. Unlike shifts by a distance, this reads the
 /// block for a peer just before the block from that peer overwrites it, so it is correct in place, for any n.
 struct PairwiseAllToAll : Traits {
   OURO_HD int chunks(Place at) const { return at.size; }

@@ -5,7 +5,7 @@
 
 namespace ouro::flow {
 
-/// The sum of chunk c starts at rank c, is complete at rank c-1, and goes round once more.
+/// The sum of chunk c starts at rank c, is complete at rank c-1, and is then passed round the ring once more.
 struct RingAllReduce : Traits {
   static constexpr bool kCanonical = false;  // starts at rank c, so the association depends on the chunk
   OURO_HD int chunks(Place at) const { return at.size; }

@@ -30,8 +30,8 @@ enum Condition : std::uint32_t {
 inline constexpr std::uint32_t kHandRound = kSeveralRanks | kOneRound | kEven | kOneBuffer | kCached;
 
 /// X(specialisation, collective, algorithm, conditions). single_round serves the staged flows whose ranks
-/// post inputs only. Where two flows compute the same, the fused kernel stands for the one whose name implies
-/// no medium.
+/// post inputs only. If two flows compute the same result, the fused kernel is listed for the one whose name
+/// implies no medium.
 #define OURO_SPECIALISATIONS(X)                       \
   X(single_round, all_reduce, inlined, kHandRound)    \
   X(single_round, all_reduce, oneshot, kHandRound)    \

@@ -1,5 +1,5 @@
-// The step vocabulary: what one rank does with one chunk in one hop. Algorithms name steps to a listener;
-// executors, the verifier and the simulator are listeners.
+// The step vocabulary: a step is what one rank does with one chunk in one hop. Algorithms name steps to a
+// listener; executors, the verifier and the simulator are listeners.
 #pragma once
 #include <cstdint>
 
@@ -7,18 +7,19 @@
 
 namespace ouro::flow {
 
-/// Where a flow runs. `rounds` is how often the whole set of chunks recurs. Only flows that declare
-/// `kPipelined` read it: they are called once and number their chunks over all rounds themselves. All others
-/// are called once per round.
+/// The place of a flow: its rank, the number of ranks, and `rounds`, which is how often the whole set of
+/// chunks recurs. Only flows that declare `kPipelined` read it: they are called once and number their chunks
+/// over all rounds themselves. All others are called once per round.
 struct Place {
   int rank = 0, size = 1, root = 0;
   int rounds = 1;
 };
 
-/// What a step does, as bits. A value enters (receive, posted) and/or is mine (input, accumulator, result);
-/// where both exist, they are reduced. Then the value leaves (store, keep, send, post, multicast). A value is
-/// a *partial sum*, not rounded yet, or of the element type. How partial sums travel is up to the operation's
-/// wire format (kernels/arith/wire.h): *wide*, in the accumulation type; all else travels *narrow*.
+/// The actions of a step, as bits. A value enters (receive, posted) and/or is mine (input, accumulator,
+/// result); where both exist, they are reduced. Then the value leaves (store, keep, send, post, multicast). A
+/// value is a *partial sum*, not rounded yet, or of the element type. How partial sums travel is up to the
+/// operation's wire format (kernels/arith/wire.h): *wide*, in the accumulation type; all other values
+/// travel *narrow*.
 enum Verb : std::uint32_t {
   kRecv = 1u << 0,    // take the next message of the link from `from`
   kPosted = 1u << 1,  // take chunk `at` of the staging buffer of `from`; kEveryone: fold all n in rank order
@@ -50,7 +51,7 @@ struct Step {
 };
 
 /// A step whose verb is part of its type. A listener that is a template over it is compiled for this verb
-/// only: to the loop that one would write by hand.
+/// only, to code as good as a loop written by hand.
 template <std::uint32_t kVerb>
 struct StepOf : Step {
   static constexpr std::uint32_t verb = kVerb;

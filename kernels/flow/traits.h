@@ -1,4 +1,4 @@
-// What a flow declares about itself at compile time. Base of every algorithm; read by selection, executors
+// The properties that a flow declares at compile time. Base of every algorithm; read by selection, executors
 // and the verifier.
 #pragma once
 #include "kernels/flow/step.h"
@@ -11,10 +11,10 @@ struct NoData {};
 /// Listener&&)`, which names the steps of one rank in order. It hides those of the constants below whose
 /// defaults do not fit it.
 ///
-/// Chunks: in all_reduce, broadcast and reduce, chunks are pieces of the round's region. In all others, chunk
-/// c is block c of n; the one-block side (input of all_gather and gather, output of reduce_scatter and
-/// scatter) has chunk `rank` only. Chunk c of an all_to_all's input goes to rank c, chunk c of its output
-/// comes from rank c.
+/// Chunks: in all_reduce, broadcast and reduce, chunks are pieces of the round's region. Otherwise chunk c is
+/// block c of n; the one-block side (input of all_gather and gather, output of reduce_scatter and scatter)
+/// has chunk `rank` only. Chunk c of an all_to_all's input goes to rank c, chunk c of its output comes
+/// from rank c.
 struct Traits {
   /// The run-time data that a flow is constructed from; it is the flow's only member. See FlowData (list.h).
   using Data = NoData;
@@ -30,8 +30,8 @@ struct Traits {
   static constexpr bool kCanonical = true;
   /// Uses staging buffers or barriers; all other flows use links only.
   static constexpr bool kStaging = false;
-  /// How many chunks a rank posts in a round: one, or one for each other rank; and whether it also posts
-  /// a result.
+  /// How many chunks a rank posts in a round: one, or one for each other rank; and whether it also
+  /// posts a result.
   static constexpr bool kPostsOthers = false, kPostsResult = false;
   /// Ranks post without waiting for all others in between, so they may run far ahead of their readers.
   static constexpr bool kRooted = false;
@@ -52,16 +52,16 @@ struct Traits {
 };
 
 /// How many chunks a rank runs ahead for each hop between it and the turning point: two hop times for the way
-/// there and back, and one to hide latency. With two slots per link, four would deadlock.
+/// there and back, and one to hide latency. Four would deadlock with two slots per link.
 inline constexpr int kLagPerHop = 3;
 
 /// How many rounds a rank posts ahead of the round that it reads, so that the next data is already in the
-/// staging buffer when the last reader of a round gets to it. Must be less than the number of slots of a
+/// staging buffer when the last reader of a round reaches it. Must be less than the number of slots of a
 /// staging buffer minus the stages of a flow.
 inline constexpr int kStagingLag = 1;
 
-/// Calls up(0..rounds-1) and, `lag` chunks behind, down(0..rounds-1), so that both directions are busy
-/// at once.
+/// Calls up(0..rounds-1) and, `lag` chunks behind, down(0..rounds-1), so that both directions are
+/// busy at once.
 template <class Up, class Down>
 OURO_HD void pipeline(int rounds, int lag, Up&& up, Down&& down) {
   OURO_ROLLED

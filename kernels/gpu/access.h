@@ -17,7 +17,7 @@
 #define OURO_UNROLL
 #define OURO_UNROLL_BY(n)
 #endif
-// As OURO_HD, but not inlined, so that a switch with many cases stays short.
+// As OURO_HD, but not inlined, so that a switch with many cases is short.
 #if defined(__CUDACC__)
 #define OURO_HD_OUTLINE __host__ __device__ __noinline__
 #else
@@ -127,7 +127,7 @@ inline __device__ __noinline__ void store_bytes(std::byte* p, Bits b, int bytes)
 
 #if defined(__CUDA_ARCH__)
 // Volatile keeps these in source order: all loads of a step before the first use of any, and before the
-// stores. No line stays in the L1 cache, since each byte is read once.
+// stores. No line is kept in the L1 cache, since each byte is read once.
 #define OURO_LOAD(kind)                                                                                     \
   if constexpr (kBytes == 16)                                                                               \
     asm volatile("ld.global" kind ".v4.u32 {%0,%1,%2,%3}, [%4];"                                            \
@@ -162,8 +162,8 @@ OURO_HD void load(Bits& b, const std::byte* p) {
 #endif
 }
 
-/// Stores kBytes in the same way. The line is marked to be evicted first, since this kernel does not use
-/// it again.
+/// Stores kBytes in the same way. The line is marked to be evicted first, since this kernel does not
+/// use it again.
 template <int kBytes, Access kAccess>
 OURO_HD void store(std::byte* p, const Bits& b) {
 #if defined(__CUDA_ARCH__)

@@ -1,6 +1,6 @@
 // The two kernels that move and reduce data of collectives: fused (one launch serves all ranks that share a
-// GPU) and hop (one step of a flow); and one that collects what has arrived of a message. Used by the leader
-// and the stream-ordered executors, and by messages.
+// GPU) and hop (one step of a flow); and one that collects the parts of a message that have arrived. Used by
+// the leader and the stream-ordered executors, and by messages.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -25,11 +25,11 @@ struct FusedArgs {
   const std::byte* in[kMaxRanks] = {};  ///< nullptr if a rank's input is not read
   std::byte* out[kMaxRanks] = {};       ///< nullptr if a rank's output is not written
   Scalar premul[kMaxRanks] = {};        ///< premulsum only
-  /// Uneven all_gather and reduce_scatter: [b] is the number of elements before block b, and [ranks]
-  /// the total.
+  /// Uneven all_gather and reduce_scatter: [b] is the number of elements before block b, and
+  /// [ranks] the total.
   std::uint64_t offsets[kMaxRanks + 1] = {};
-  /// Uneven all_to_all: [r][p] is the number of elements before those that rank r sends to p, or receives
-  /// from p.
+  /// Uneven all_to_all: [r][p] is the number of elements before those that rank r sends to p, or
+  /// receives from p.
   std::uint64_t send_offsets[kMaxUnevenPairs][kMaxUnevenPairs + 1] = {};
   std::uint64_t recv_offsets[kMaxUnevenPairs][kMaxUnevenPairs + 1] = {};
 };
@@ -73,7 +73,7 @@ struct Run {
 
 /// Copies the runs that are listed when the kernel begins, wherever they are then: a message that has partly
 /// been received on the device and partly on the host. `count` and `runs` are in pinned memory, which the
-/// host has written before the stream goes on.
+/// host has written before the stream continues.
 struct GatherArgs {
   const std::uint64_t* count = nullptr;
   const Run* runs = nullptr;

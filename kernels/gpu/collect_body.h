@@ -1,5 +1,5 @@
-// The parts that collect_host.cc and the .cu files beside it build the kernels of collect.h from: the bodies,
-// the hot reductions, and the table of device entries that connects the two sides.
+// The parts from which collect_host.cc and the .cu files of this folder build the kernels of collect.h: the
+// bodies, the hot reductions, and the table of device entries that connects the two sides.
 #pragma once
 #include "kernels/gpu/fused_body.h"
 #include "kernels/gpu/gather_body.h"

@@ -1,4 +1,4 @@
-// The body of the kernel that collects what has arrived of a message. Included by collect_body.h.
+// The body of the kernel that collects the parts of a message that have arrived. Included by collect_body.h.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -92,8 +92,8 @@ class Multimem {
   std::byte* member_[kMost];
   int members_;
 
-  /// Folds from the last member to the first, so that code which relies on rank order gives wrong results
-  /// in tests.
+  /// Folds from the last member to the first, so that code which relies on rank order gives wrong
+  /// results in tests.
   template <class R>
   void fold(collect::Bits& b, std::uint64_t offset) const {
     using T = typename R::Element;

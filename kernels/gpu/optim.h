@@ -1,5 +1,5 @@
-// Optimiser steps on devices: one launch updates a flat run, a list of tensors, or the runs of all ranks
-// that share a GPU. It counts its own steps, so that a graph can replay it. Used by the trainers, tests
+// Optimiser steps on devices: one launch updates a flat run, a list of tensors, or the runs of all ranks that
+// share a GPU. It counts its own steps, so that a graph can replay it. Used by the trainers, tests
 // and benches.
 #pragma once
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace ouro::gpu {
 /// The update of kernels/host/optim.h that a launch performs; the bits are the same.
 enum class Family : std::uint8_t { sgd, adam, accum_adam };
 
-/// What one launch updates, and what else happens in the same pass. The numbers are the bytes moved per
+/// The data that one launch updates, and the other work of the same pass. The numbers are the bytes moved per
 /// parameter for AdamW in fp32.
 enum class Form : std::uint8_t {
   plain,     ///< 28 bytes
@@ -63,7 +63,7 @@ struct List {
 };
 
 /// The arguments of an update. Pointers to device memory are read at the start of each launch; if one is
-/// null, the value beside it holds for all launches.
+/// null, the member next to it holds for all launches.
 struct UpdateArgs {
   static constexpr int kMaxRanks = 8;
   Family family = Family::adam;
@@ -83,7 +83,8 @@ struct UpdateArgs {
   arith::MixWeights weights;                       ///< Form::exchange
   const arith::MixWeights* weights_at = nullptr;
   /// Form::leader: before the update, x_r becomes the sum over s of matrix[r][s] * x_s, added in rank order;
-  /// the entries include the adaptive factor. 16-bit parameters without a master are rounded in between.
+  /// the entries include the adaptive factor. 16-bit parameters without a master are rounded before
+  /// the update.
   double matrix[kMaxRanks][kMaxRanks] = {};
   const double* matrix_at = nullptr;  ///< [ranks][ranks]
   Tensor one[kMaxRanks];              ///< the flat run of each rank, used if there is no list; equal counts

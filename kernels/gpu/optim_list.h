@@ -10,8 +10,8 @@
 
 namespace ouro::gpu::optim {
 
-/// X(T, has a master, hot): hot layouts move twice as much at a time and have an additional kernel for
-/// few ranks.
+/// X(T, has a master, hot): hot layouts move twice as much at a time and have an additional kernel
+/// for few ranks.
 #define OURO_OPTIM_LAYOUTS(X)      \
   X(double, false, false)          \
   X(float, false, true)            \
@@ -29,8 +29,8 @@ struct Variant {
   static constexpr Form kForm = form;
   static constexpr int kRanks = ranks, kBytes = bytes;
   /// Resident blocks per multiprocessor: registers are limited so that this many fit, and this many are
-  /// launched. Two blocks of AdamW in fp32 have 64 KiB of loads in flight; HBM needs 24. Without this bound
-  /// the compiler aims higher and spills.
+  /// launched. Two blocks of AdamW in fp32 have 64 KiB of loads in flight; HBM needs 24. If there were no
+  /// bound, the compiler would aim higher and spill.
   static constexpr int kResident = [] {
     constexpr bool wide = sizeof(typename L::Computed) == 8, accumulates = family == Family::accum_adam;
     if (form == Form::leader) return wide || (ranks == 4 && accumulates) ? 1 : 2;

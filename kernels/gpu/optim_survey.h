@@ -48,8 +48,8 @@ OURO_BODY double lane_sum(const T* from, std::uint64_t count, const arith::Scale
     OURO_UNROLLED
     for (std::uint32_t i = 0; i < n; ++i) {
       C g = scale(lift<arith::Sum<T>>(get<T>(bits[i], 0), C{}));
-      // Elements beyond the end count as 0 after scaling: an infinite or NaN inverse must not turn them
-      // into NaN.
+      // Elements beyond the end count as 0 after scaling: an infinite or NaN inverse must not turn
+      // them into NaN.
       if (at + i * arith::kSurveyLanes >= count) g = 0;
       all_finite &= arith::finite_mask(g);
       sum += static_cast<double>(g) * static_cast<double>(g);

@@ -99,7 +99,8 @@ struct ResidentArgs {
   std::byte* out = nullptr;
   Scalar premul = {};             ///< premulsum only
   std::uint64_t deadline_ns = 0;  ///< from the start of the launch; not 0
-  /// The launch ends early when this word is not 0. In memory of the device, or mapped from the host.
+  /// The launch ends early when this word is not 0. The word is in memory of the device, or mapped
+  /// from the host.
   const std::uint32_t* abort = nullptr;
   ResidentError* error = nullptr;  ///< mapped from the host
   ResidentLayout layout = {};
@@ -108,10 +109,10 @@ struct ResidentArgs {
   /// to flow::zero_copy_buffers.
   const std::byte* in_of[kMaxRanks] = {};
   std::byte* out_of[kMaxRanks] = {};
-  /// Ranks tell each other where their buffers are. If every rank names them, the kernel runs the flow
-  /// `zerocopy` on those buffers, otherwise `algorithm`. Must be the same on all ranks.
+  /// Ranks exchange where their buffers are. If every rank names them, the kernel runs the flow `zerocopy` on
+  /// those buffers, otherwise `algorithm`. Must be the same on all ranks.
   bool by_pointer = false;
-  /// By pointer: this rank's buffers, or kNone in `in_ref`. The value for a buffer that no other rank
+  /// For by_pointer: this rank's buffers, or kNone in `in_ref`. The value for a buffer that no other rank
   /// accesses is arbitrary.
   std::uint64_t in_ref = ResidentRef::kNone, out_ref = ResidentRef::kNone;
   /// nvls only: staging of switched_bytes() at the multicast address, and this rank's own memory behind it.
@@ -122,16 +123,16 @@ struct ResidentArgs {
   int learned = 0;
   ResidentEntry learn[kLearn] = {};
   /// Blocks have lengths of their own: the number of elements of each block of the input and of the output.
-  /// In an all_to_all both lists are this rank's own, and ranks compare them in meet(). In an all_gather or
-  /// reduce_scatter both are one list, which is the same on all ranks. The flow over slots is `pairwise` for
-  /// an all_to_all, which always sets by_pointer, and `direct` for the others.
+  /// The two lists of an all_to_all are this rank's own, and ranks compare them in meet(). An all_gather or
+  /// reduce_scatter has one list for both, which is the same on all ranks. The flow over slots is `pairwise`
+  /// for an all_to_all, which always sets by_pointer, and `direct` for the others.
   bool uneven = false;
   std::uint64_t in_counts[kMaxRanks] = {}, out_counts[kMaxRanks] = {};
 };
 static_assert(sizeof(ResidentArgs) <= 4096, "one kernel parameter");
 
-/// Bytes of staging behind a multicast address, for each rank: as many slots as a staging buffer has, of the
-/// same size.
+/// Bytes of staging behind a multicast address, for each rank: as many slots as a staging buffer has, of
+/// the same size.
 constexpr std::uint64_t switched_bytes(const ResidentLayout& l) {
   return static_cast<std::uint64_t>(l.channels) * ResidentLayout::kStagingSlots * l.staging_bytes;
 }
@@ -144,7 +145,7 @@ bool compiled_for_switches(int device);
 /// A channel should have one packet per thread, or 16 KiB.
 int resident_channels(const ResidentLayout&, std::uint64_t bytes, bool packets);
 
-/// Whether resident kernels can run an algorithm of a collective with what a rank knows by itself. False for
+/// Whether resident kernels can run an algorithm of a collective with the data of one rank alone. False for
 /// zerocopy, which needs the buffers of all ranks.
 bool has_resident(Collective, flow::Algorithm);
 /// Whether resident kernels can run the collective with uneven blocks.

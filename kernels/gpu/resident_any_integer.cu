@@ -1,5 +1,5 @@
-// The device entry of the resident kernel that serves any flow and reduction of integers. Used by
-// resident.cu.
+// The device entry of the resident kernel that serves any flow and reduction of integers. Used
+// by resident.cu.
 #include "kernels/gpu/resident_list.h"
 
 namespace ouro::gpu {

@@ -48,12 +48,12 @@ class Resident : private ResidentRounds<Block> {
     b_.sync();
   }
 
-  /// Tells all ranks where my buffers are and learns where theirs are. True if every rank can access all
-  /// buffers that the by-reference flows of this collective touch; the flow that runs next then skips its own
-  /// post. Called once, before cut; the result is the same on all ranks.
+  /// Publishes where my buffers are to all ranks and finds out where theirs are. Returns true if every rank
+  /// can access all buffers that the by-reference flows of this collective touch; the flow that runs next
+  /// then skips its own post. Called once, before cut; the result is the same on all ranks.
   OURO_HD bool meet() {
     base_ = shared_.state.round;
-    // In an uneven all_to_all a rank knows only its own lengths, so every channel of every rank takes part.
+    // A rank knows only its own lengths in an uneven all_to_all, so every channel of every rank takes part.
     if (!(Geometry::kUneven && a_.collective == Collective::all_to_all) &&
         resident_share(a_.count, a_.channels, b_.block(), numbers_.element()).count == 0)
       return false;
@@ -66,7 +66,7 @@ class Resident : private ResidentRounds<Block> {
         names.count[base_ % ResidentLayout::kStagingSlots] = a_.in_counts[p];
       });
     announce(base_, kPosted);
-    if (!hear_all(base_, kPosted)) return false;
+    if (!await_phase_of_all(base_, kPosted)) return false;
     bool reached = true, failed = false;
     for (int p = b_.thread(); p < n_; p += b_.threads())
       if constexpr (Geometry::kUneven)
@@ -99,8 +99,8 @@ class Resident : private ResidentRounds<Block> {
     }
   }
 
-  /// Executes one step: a flow::StepOf, for which it compiles to the loop that one would write by hand, or
-  /// any Step.
+  /// Executes one step: a flow::StepOf, for which it compiles to code as good as a loop written by hand,
+  /// or any Step.
   template <class S>
   OURO_HD void hop(const S& s) {
     ++this->step_;
@@ -116,20 +116,20 @@ class Resident : private ResidentRounds<Block> {
   using Channel::a_;
   using Channel::ahead_;
   using Channel::announce;
+  using Channel::await_phase;
+  using Channel::await_phase_of_all;
   using Channel::b_;
   using Channel::base_;
   using Channel::each_peer;
   using Channel::end_round;
   using Channel::failed_;
-  using Channel::hear;
-  using Channel::hear_all;
   using Channel::met_;
   using Channel::n_;
   using Channel::open;
   using Channel::shared_;
   using Phase = ResidentPhase::Phase;
   using enum ResidentPhase::Phase;
-  // No lambda: the compiler would not inline a step that occurs twice.
+  // This is no lambda, because the compiler would not inline a step that occurs twice.
   template <class Hop>
   struct Listener {
     Resident& rank;
@@ -176,8 +176,8 @@ class Resident : private ResidentRounds<Block> {
     b_.sync();
   }
 
-  // Two threads, on a device of different warps, wait for both ends of a hop at once, and publish to both
-  // at once.
+  // Two threads, on a device of different warps, wait for both ends of a hop at once, and publish to
+  // both at once.
   OURO_HD int for_input() const { return 0; }
   OURO_HD int for_output() const { return b_.threads() > 32 ? 32 : b_.threads() - 1; }
 
@@ -267,7 +267,7 @@ class Resident : private ResidentRounds<Block> {
       for (int p = b_.thread(); p < n_; p += b_.threads())
         shared_.in_of[p] = a_.in_of[p], shared_.out_of[p] = a_.out_of[p];
     announce(round, kPosted);
-    if (by_reference_) hear_all(round, kPosted);  // after this, all buffers may be accessed
+    if (by_reference_) await_phase_of_all(round, kPosted);  // after this, all buffers may be accessed
   }
   /// The round of the staging buffers that a chunk belongs to.
   OURO_HD std::uint64_t round_of(int chunk) const {
@@ -284,10 +284,10 @@ class Resident : private ResidentRounds<Block> {
     met_ = true;
     if (!open(round)) return;
     announce(round, phase);
-    hear_all(round, phase);
+    await_phase_of_all(round, phase);
   }
 
-  /// The address of chunk `s.at` of what `from` posted; `at` is its position in a buffer that is read
+  /// The address of chunk `s.at` of the post of `from`; `at` is its position in a buffer that is read
   /// by reference.
   template <class S>
   OURO_HD const std::byte* posted(int from, const S& s, Extent at) const {
@@ -312,7 +312,7 @@ class Resident : private ResidentRounds<Block> {
         shared_.factor[p] = a_.premul;
         continue;
       }
-      if (!by_reference_) failed |= hear(p, round, kPosted);
+      if (!by_reference_) failed |= await_phase(p, round, kPosted);
       shared_.source[p] = posted(p, s, at);
       shared_.factor[p] = this->arrival(p, a_.rank).premul[round % ResidentLayout::kStagingSlots];
     }
@@ -339,7 +339,7 @@ class Resident : private ResidentRounds<Block> {
     } else {
       if (s.verb & flow::kPosted && !by_reference_) {
         const Phase phase = s.verb & flow::kResult ? kResult : kPosted;
-        failed_ = b_.any(b_.thread() == 0 && hear(s.from, round_of(s.at), phase));
+        failed_ = b_.any(b_.thread() == 0 && await_phase(s.from, round_of(s.at), phase));
         if (failed_) return;
       }
       const std::byte* const source = s.verb & flow::kInput ? in_at(cut_.in(s.chunk)) : posted(s.from, s, at);

@@ -1,5 +1,5 @@
-// One channel of one rank, from the view of the block that runs it: its memory, its flags, how it waits and
-// how it fails. Used by resident_body.h and resident_packets.h.
+// One channel of one rank, as the block that runs it sees it: its memory, its flags, its waits and its
+// failures. Used by resident_body.h and resident_packets.h.
 #pragma once
 #include "kernels/flow/list.h"
 #include "kernels/gpu/block.h"
@@ -24,9 +24,10 @@ struct alignas(ResidentLayout::kLine) ResidentArrival {
 };
 static_assert(sizeof(ResidentArrival) == ResidentLayout::kLine);
 
-/// By pointer: where the writer's buffers are, beside its posts. For an uneven all_to_all also the element of
-/// the writer's input at which the block for the reader begins, and the number of elements in that block.
-/// Each ordered pair of ranks has one such line, so its size does not depend on the number of ranks.
+/// The places of the writer's buffers, next to its posts, if operations run by pointer. For an uneven
+/// all_to_all also the element of the writer's input at which the block for the reader begins, and the number
+/// of elements in that block. Each ordered pair of ranks has one such line, so its size does not depend on
+/// the number of ranks.
 struct alignas(ResidentLayout::kLine) ResidentNames {
   std::uint64_t in[ResidentLayout::kStagingSlots], out[ResidentLayout::kStagingSlots];
   std::uint64_t at[ResidentLayout::kStagingSlots], count[ResidentLayout::kStagingSlots];
@@ -92,9 +93,9 @@ class ResidentChannel {
     for (int i = b_.thread(); i < a_.learned; i += b_.threads())
       *mapping(a_.learn[i].peer, a_.learn[i].number) = a_.learn[i].mapping;
   }
-  /// By pointer, after rank p has posted `round`: finds p's buffers in this rank's address space. Returns
-  /// false if p says that not every rank has mapped them. If p names something outside what this rank has
-  /// mapped, the block fails.
+  /// Finds p's buffers in this rank's address space, by pointer, after rank p has posted `round`. Returns
+  /// false if p says that not every rank has mapped them. If p names an address outside the memory that this
+  /// rank has mapped, the block fails.
   OURO_HD bool find_buffers(int p, std::uint64_t round, std::uint64_t element, bool* failed) {
     shared_.in_of[p] = a_.in, shared_.out_of[p] = a_.out;
     if (p == a_.rank) return a_.in_ref != ResidentRef::kNone;
@@ -110,9 +111,9 @@ class ResidentChannel {
     if (needs.outputs) *failed |= !reach(p, out, traits.out.many() ? all : block, &shared_.out_of[p]);
     return true;
   }
-  /// The same for uneven blocks. In an all_to_all in_of[p] becomes the address of the block for this rank in
-  /// the input of rank p. Fails if rank p sends another number of elements than this rank expects, whether or
-  /// not buffers can be accessed, or if the block is outside what this rank has mapped.
+  /// The same for uneven blocks. For an all_to_all, in_of[p] becomes the address of the block for this rank
+  /// in the input of rank p. Fails if rank p sends another number of elements than this rank expects, whether
+  /// or not buffers can be accessed, or if the block is outside the memory that this rank has mapped.
   OURO_HD bool find_uneven(int p, std::uint64_t round, std::uint64_t element, bool* failed) {
     shared_.in_of[p] = a_.in, shared_.out_of[p] = a_.out;
     if (p == a_.rank) return a_.in_ref != ResidentRef::kNone;
@@ -142,7 +143,7 @@ class ResidentChannel {
     return a_.arena[rank] + ResidentLayout::kHeaderBytes +
            static_cast<std::uint64_t>(b_.block()) * a_.layout.channel_bytes;
   }
-  /// In the arena of rank `at`: the line that `peer` writes in the table that begins at offset `table`.
+  /// The line that `peer` writes in the arena of rank `at`, in the table that begins at offset `table`.
   OURO_HD std::uint64_t* line(int at, std::uint64_t table, int peer) const {
     return reinterpret_cast<std::uint64_t*>(part(at) + table +
                                             static_cast<std::uint64_t>(peer) * ResidentLayout::kLine);

@@ -8,7 +8,7 @@
 
 namespace ouro::gpu {
 
-/// What the cut of an operation depends on in a flow.
+/// The properties of a flow on which the cut of an operation depends.
 struct FlowShape {
   bool pipelined, by_reference, switched, rooted, staging, posts_others, posts_result;
 };
@@ -23,8 +23,8 @@ OURO_HD flow::Extent resident_share(std::uint64_t count, int channels, int c, st
   return flow::share_of(count, channels, c, ResidentLayout::kLine / element);
 }
 
-/// The cut of one channel's share of the region, or of each block; all in elements. Blocks have equal
-/// lengths.
+/// The cut of one channel's share of the region, or of each block; all in elements. Blocks have
+/// equal lengths.
 struct ResidentCut : flow::Cut {
   using Extent = flow::Extent;
   static constexpr bool kUneven = false;
@@ -54,7 +54,7 @@ struct ResidentCut : flow::Cut {
   /// The place of chunk `at` of another rank's input, relative to in_of of that rank. It becomes chunk
   /// `chunk` of this rank's output, whose place is `mine`.
   OURO_HD Extent theirs(int /*chunk*/, int at, Extent /*mine*/) const { return in(at); }
-  /// Whether a chunk is not sent over a link at all. Both ends come to the same answer.
+  /// Whether a chunk is not sent over a link at all. Both ends compute the same answer.
   OURO_HD bool skips(const flow::Step&) const { return false; }
 
  protected:
@@ -124,7 +124,7 @@ struct UnevenCut : ResidentCut {
     const int b = within_round(chunk);
     return part(out_blocks ? out_begin[b] : 0, args->out_counts[b], chunk);
   }
-  /// In an all_to_all, in_of is the address of the block for this rank.
+  /// For an all_to_all, in_of is the address of the block for this rank.
   OURO_HD Extent theirs(int chunk, int at, Extent mine) const {
     return pairs ? Extent{mine.offset - out_begin[within_round(chunk)], mine.count} : in(at);
   }

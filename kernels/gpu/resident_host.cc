@@ -171,7 +171,7 @@ Status check_uneven(const ResidentArgs& a) {
   return {};
 }
 
-/// By reference: other ranks read or write these buffers, so all ranks must know all of them.
+/// Other ranks read or write these buffers by reference, so all ranks must know all of them.
 Status check_references(const ResidentArgs& a) {
   if (a.collective == Collective::all_to_all && a.in == a.out)
     return invalid(

@@ -1,5 +1,5 @@
-// The limit on what one launch of a resident kernel can process. Used by resident_host.cc and by the choice
-// of a path.
+// The limit on what one launch of a resident kernel can process. Used by resident_host.cc and by the
+// choice of a path.
 #pragma once
 #include <cstdint>
 

@@ -28,8 +28,8 @@ namespace ouro::gpu {
   X(ring_all_gather, all_gather, ring, RingAllGather) \
   X(chain_broadcast, broadcast, chain, ChainBroadcast)
 
-/// X(name, collective, flow by pointer, flow over slots, element type): sums by pointer with a kernel of
-/// their own.
+/// X(name, collective, flow by pointer, flow over slots, element type): sums by pointer with a kernel
+/// of their own.
 #define OURO_RESIDENT_POINTER_SUMS(X)                                                            \
   X(pointer_all_reduce_f32, all_reduce, ZeroCopyAllReduce, DirectAllReduce, f32)                 \
   X(pointer_all_reduce_f16, all_reduce, ZeroCopyAllReduce, DirectAllReduce, f16)                 \

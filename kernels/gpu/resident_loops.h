@@ -118,7 +118,7 @@ struct Group {
   }
 };
 
-/// Calls f(0), ..., f(kCount - 1), unrolled, so that arrays indexed by the argument stay in registers.
+/// Calls f(0), ..., f(kCount - 1), unrolled, so that arrays indexed by the argument are kept in registers.
 template <int kCount, class F>
 OURO_HD void unrolled(F&& f) {
   OURO_UNROLL
@@ -204,14 +204,15 @@ OURO_HD void reduce_groups(const Block& b, const ResidentJob& job, std::uint64_t
 /// Whether all addresses are multiples of 16 bytes.
 OURO_HD bool lies_in_units(const ResidentJob& job) {
   std::uintptr_t bits = 0;
-  const auto look = [&](const void* p, bool there) {
+  const auto check = [&](const void* p, bool there) {
     if (there) bits |= reinterpret_cast<std::uintptr_t>(p);
   };
-  look(job.wide.at, job.wide.there), look(job.also_wide.at, job.also_wide.there);
-  look(job.narrow.at, job.narrow.there);
-  for (int k = 0; k < job.many_count; ++k) look(job.many[k], true);
-  look(job.store.at, job.store.there), look(job.keep.at, job.keep.there), look(job.send.at, job.send.there);
-  for (int r = 0; job.multicasts && r < job.ranks; ++r) look(job.multicast[r] + job.multicast_at, true);
+  check(job.wide.at, job.wide.there), check(job.also_wide.at, job.also_wide.there);
+  check(job.narrow.at, job.narrow.there);
+  for (int k = 0; k < job.many_count; ++k) check(job.many[k], true);
+  check(job.store.at, job.store.there), check(job.keep.at, job.keep.there),
+      check(job.send.at, job.send.there);
+  for (int r = 0; job.multicasts && r < job.ranks; ++r) check(job.multicast[r] + job.multicast_at, true);
   return bits % 16 == 0;
 }
 
@@ -274,7 +275,8 @@ OURO_HD void reduce_inlined(const Block& b, const ResidentJob& job) {
   else
     reduce_groups<R, 1, 1>(b, job, 0, job.count);
 }
-/// Not inlined: one copy for all flows. Packed: the reductions that training is likely to use.
+/// It is not inlined, so there is one copy for all flows. Packed: the reductions that training is
+/// likely to use.
 template <class R, ColdTypes kTypes, class Block>
 OURO_HD_OUTLINE void reduce_cold(const Block& b, const ResidentJob& job) {
   if constexpr (kTypes == ColdTypes::all) {
@@ -345,7 +347,7 @@ struct Cold {
         accumulator_bytes(arith::accumulator_bytes(type, kind)) {}
   DType dtype;
   OpKind op;
-  // Kept, since each is a switch over all types.
+  // They are kept, since each is a switch over all types.
   std::uint64_t element_bytes, accumulator_bytes;
   OURO_HD std::uint64_t element() const { return element_bytes; }
   OURO_HD std::uint64_t accumulator() const { return accumulator_bytes; }

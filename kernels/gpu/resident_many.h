@@ -68,7 +68,7 @@ struct HotMany : Hot<R> {
     constexpr int kWidth = 16 / static_cast<int>(sizeof(typename R::Element));
     if (job.many == nullptr) return reduce_groups<R, 1, 1>(b, job, 0, job.count);  // one rank
     const std::uint64_t groups = lies_in_units(job) ? job.count / kWidth : 0;
-    // So eight loads of a thread are in flight with 2, 4 and 8 inputs.
+    // With these numbers, eight loads of a thread are in flight with 2, 4 and 8 inputs.
     if (job.many_count <= 2)
       reduce_many<R, kWidth, 2, 4, true>(b, job, 0, groups);
     else if (job.many_count <= 4)

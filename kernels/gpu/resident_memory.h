@@ -30,8 +30,8 @@ OURO_HD std::uint64_t load_acquire(const std::uint64_t* word, [[maybe_unused]] b
 #endif
 }
 
-/// Release store. Covers the accesses of the block's threads before their last barrier: reads as well
-/// as writes.
+/// Release store. Covers the accesses of the block's threads before their last barrier: reads as
+/// well as writes.
 OURO_HD void store_release(std::uint64_t* word, std::uint64_t value, [[maybe_unused]] bool one_device) {
 #if defined(__CUDA_ARCH__)
   if (one_device)
@@ -43,7 +43,7 @@ OURO_HD void store_release(std::uint64_t* word, std::uint64_t value, [[maybe_unu
 #endif
 }
 
-/// Loads a word, of the host or of this rank's arena, that requests a stop. No data depends on it.
+/// Loads a word, of the host or of this rank's arena, that requests a stop; no data depends on the word.
 OURO_HD std::uint32_t load_relaxed(const std::uint32_t* word) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t value;
@@ -85,15 +85,15 @@ OURO_HD std::uint64_t now_ns() {
 #endif
 }
 
-/// Called between two polls of a flag. A block has its multiprocessor to itself; a host thread shares
-/// its core.
+/// Called between two polls of a flag. A block has a multiprocessor of its own; a host thread
+/// shares its core.
 OURO_HD void pause() {
 #if !defined(__CUDA_ARCH__)
   std::this_thread::yield();
 #endif
 }
 
-/// Eight bytes of data with a flag beside each half, so that arrival needs no fence: both halves are valid
+/// Eight bytes of data with a flag next to each half, so that arrival needs no fence: both halves are valid
 /// when both flags match. Only each half has to be written at once, not the 16 bytes: the PTX memory model
 /// treats the elements of a vector as separate accesses, and the halves are its elements.
 struct alignas(16) Packet {
@@ -112,7 +112,7 @@ OURO_HD void store_packet(Packet* packet, std::uint64_t data, std::uint32_t flag
 }
 
 /// Loads a packet in its current state, whether it has arrived or not.
-OURO_HD Packet look_at(const Packet* packet) {
+OURO_HD Packet peek_packet(const Packet* packet) {
 #if defined(__CUDA_ARCH__)
   Packet seen;
   asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
@@ -128,14 +128,14 @@ OURO_HD Packet look_at(const Packet* packet) {
 }
 
 /// Whether the packet has arrived; sets `data`.
-OURO_HD bool has_come(const Packet& seen, std::uint32_t flag, std::uint64_t* data) {
+OURO_HD bool has_arrived(const Packet& seen, std::uint32_t flag, std::uint64_t* data) {
   const std::uint64_t low = seen.half[0] & 0xffffffff;
   *data = seen.half[1] << 32 | low;
   return static_cast<std::uint32_t>(seen.half[0] >> 32) == flag &&
          static_cast<std::uint32_t>(seen.half[1] >> 32) == flag;
 }
 OURO_HD bool load_packet(const Packet* packet, std::uint32_t flag, std::uint64_t* data) {
-  return has_come(look_at(packet), flag, data);
+  return has_arrived(peek_packet(packet), flag, data);
 }
 
 }  // namespace ouro::gpu

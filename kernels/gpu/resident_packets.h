@@ -110,7 +110,7 @@ class ResidentPackets : private ResidentChannel<Block> {
   /// The layout of packets: the operation's tag, two with this rank's factor, then data.
   static constexpr std::uint64_t kTag = 0, kFactor = 1, kData = 3;
 
-  /// Eight bytes as elements, converted without going through memory.
+  /// Eight bytes as elements, converted in registers.
   template <class T>
   struct Eight {
     static constexpr int kBits = 8 * static_cast<int>(sizeof(T));
@@ -155,17 +155,17 @@ class ResidentPackets : private ResidentChannel<Block> {
   /// Whether packets j of kAtOnce ranks have arrived. Nothing separates the loads, so all are in flight at
   /// the same time. `late`: set to a rank whose packet has not arrived.
   template <int kAtOnce>
-  OURO_HD bool look(int base, std::uint64_t j, std::uint64_t* data, int* late) const {
+  OURO_HD bool poll(int base, std::uint64_t j, std::uint64_t* data, int* late) const {
     Packet seen[kAtOnce];
     unrolled<kAtOnce>([&](int u) {
       const int r = base + u < n_ ? base + u : n_ - 1;
-      seen[u] = look_at(packet(r, kData + j));
+      seen[u] = peek_packet(packet(r, kData + j));
     });
     bool all = true;
     unrolled<kAtOnce>([&](int u) {
       const int r = base + u;
-      const bool came = has_come(seen[u], flag(), &data[u]);
-      if (came || r == a_.rank || r >= n_) return;
+      const bool arrived = has_arrived(seen[u], flag(), &data[u]);
+      if (arrived || r == a_.rank || r >= n_) return;
       all = false;
       *late = r;
     });
@@ -189,7 +189,7 @@ class ResidentPackets : private ResidentChannel<Block> {
       for (int base = 0; base < n_; base += kAtOnce) {
         std::uint64_t data[kAtOnce] = {};
         int late = base;
-        failed_ |= this->spin(late, [&] { return look<kAtOnce>(base, j, data, &late); });
+        failed_ |= this->spin(late, [&] { return poll<kAtOnce>(base, j, data, &late); });
         if (failed_) return;
         unrolled<kAtOnce>([&](int u) {
           const int r = base + u;

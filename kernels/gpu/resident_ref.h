@@ -1,5 +1,5 @@
-// How ranks tell each other's resident kernels where their buffers are: by the number of an allocation in a
-// list that each rank keeps, and an offset. Used by resident.h and the resident path.
+// References by which ranks name their buffers to each other's resident kernels: the number of an allocation
+// in a list that each rank keeps, and an offset. Used by resident.h and the resident path.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace ouro::gpu {
 
-/// A buffer as its owner names it: the number of the allocation in the high bits, the offset in bytes in the
-/// low bits.
+/// A buffer as its owner names it: the number of the allocation in the high bits, the offset in bytes in
+/// the low bits.
 struct ResidentRef {
   static constexpr int kListed = 64;                         ///< allocations that a rank can list in a group
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};  ///< not every rank has mapped it
@@ -23,7 +23,7 @@ struct ResidentRef {
   }
 };
 
-/// Where an allocation of a peer is mapped for this rank's kernels; all zero: not mapped.
+/// The address at which an allocation of a peer is mapped for this rank's kernels; all zero: not mapped.
 struct ResidentMapping {
   std::byte* at;
   std::uint64_t bytes;

@@ -27,8 +27,8 @@ class ResidentRounds : protected ResidentChannel<Block>, protected ResidentPhase
     for (int p = b_.thread(); p < n_; p += b_.threads())
       if (p != a_.rank) f(p);
   }
-  /// Waits, before anything of this round is written, until all ranks have released the round that used its
-  /// slot last.
+  /// Waits, before anything of this round is written, until all ranks have released the round that used
+  /// its slot last.
   OURO_HD bool open(std::uint64_t round) {
     bool failed = false;
     if (round >= ResidentLayout::kStagingSlots)
@@ -53,7 +53,7 @@ class ResidentRounds : protected ResidentChannel<Block>, protected ResidentPhase
       this->publish_tagged(&arrival.word[round % ResidentLayout::kStagingSlots], 4 * round + phase);
     });
   }
-  OURO_HD bool hear(int p, std::uint64_t round, Phase phase) {
+  OURO_HD bool await_phase(int p, std::uint64_t round, Phase phase) {
     const bool failed = this->await_tagged(
         &this->arrival(p, a_.rank).word[round % ResidentLayout::kStagingSlots], 4 * round + phase, p);
     // A rank that has reached this round has released every round more than `ahead_` behind it, and all
@@ -62,9 +62,9 @@ class ResidentRounds : protected ResidentChannel<Block>, protected ResidentPhase
     if (shared_.state.known[p] < released) shared_.state.known[p] = released;
     return failed;
   }
-  OURO_HD bool hear_all(std::uint64_t round, Phase phase) {
+  OURO_HD bool await_phase_of_all(std::uint64_t round, Phase phase) {
     bool failed = false;
-    each_peer([&](int p) { failed |= hear(p, round, phase); });
+    each_peer([&](int p) { failed |= await_phase(p, round, phase); });
     return !(failed_ = b_.any(failed));
   }
 

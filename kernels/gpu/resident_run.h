@@ -28,7 +28,8 @@ OURO_HD void run_hot(const ResidentArgs& args, const Block& block, ResidentShare
   rank.leave();
 }
 
-/// By pointer if every rank can access all buffers, else over slots; both in rank order, with the same bits.
+/// Runs by pointer if every rank can access all buffers, else over slots; both in rank order, with
+/// the same bits.
 template <Collective kCollective, class ByPointer, class Flow, class Geometry = ResidentCut, class Numbers,
           class Block>
 OURO_HD void run_by_pointer(const ResidentArgs& args, const Block& block, ResidentShared& shared,

@@ -32,8 +32,8 @@ struct ColdSwitch {
 };
 
 /// The listener. A rank copies data that it posts to be reduced into its own memory. Data that it posts to be
-/// read, which is a result or belongs to a collective without reduction, goes to the memory of all members.
-/// So every rank reads only its own.
+/// read, which is a result or belongs to a collective without reduction, is stored into the memory of all
+/// members. Every rank therefore reads only its own.
 template <class Numbers, class Block>
 class Switched : private ResidentRounds<Block> {
   using Rounds = ResidentRounds<Block>;
@@ -76,11 +76,11 @@ class Switched : private ResidentRounds<Block> {
   using Rounds::a_;
   using Rounds::ahead_;
   using Rounds::announce;
+  using Rounds::await_phase;
+  using Rounds::await_phase_of_all;
   using Rounds::b_;
   using Rounds::base_;
   using Rounds::failed_;
-  using Rounds::hear;
-  using Rounds::hear_all;
   using Rounds::n_;
   using Rounds::open;
   using Rounds::shared_;
@@ -128,8 +128,8 @@ class Switched : private ResidentRounds<Block> {
     announce(round, kPosted);
   }
 
-  /// Stores into the memory of all members, in whole units: after a chunk there is room for the rest of its
-  /// last unit.
+  /// Stores into the memory of all members, in whole units: after a chunk there is room for the rest of
+  /// its last unit.
   OURO_HD void spread(std::uint64_t to, const std::byte* from, std::uint64_t many) {
     const Multimem all(a_.multicast + to);
     const bool aligned = aligned_to(from, kUnit);
@@ -148,7 +148,7 @@ class Switched : private ResidentRounds<Block> {
 
   template <class S>
   OURO_HD void reduce(const S& s) {
-    if (!hear_all(round_of(s.at), kPosted)) return;
+    if (!await_phase_of_all(round_of(s.at), kPosted)) return;
     order_aliases();
     const Extent out = cut_.out(s.chunk);
     const std::uint64_t many = bytes(out.count);
@@ -182,11 +182,11 @@ class Switched : private ResidentRounds<Block> {
   template <class S>
   OURO_HD void fetch(const S& s) {
     const bool result = (s.verb & flow::kResult) != 0;
-    failed_ = b_.any(b_.thread() == 0 && hear(s.from, round_of(s.at), result ? kResult : kPosted));
+    failed_ = b_.any(b_.thread() == 0 && await_phase(s.from, round_of(s.at), result ? kResult : kPosted));
     if (failed_) return;
     order_aliases();
     const Extent out = cut_.out(s.chunk);
-    // In an all_gather, chunk `at` is the block of rank `from`, at that chunk's place in the memory of
+    // Chunk `at` of an all_gather is the block of rank `from`, at that chunk's place in the memory of
     // all members.
     copy_bytes(b_, a_.out + bytes(out.offset), nullptr, a_.switched + place(s.at), bytes(out.count));
     b_.sync();

@@ -98,8 +98,8 @@ OURO_HD std::uint64_t elements_to(std::uintptr_t p, std::size_t unit, std::size_
 
 // ---- Movement: bytes, in the widest units for which all arrays of a piece have the same alignment.
 
-/// A sweep over bytes. `differ`: bits in which the addresses of the arrays differ; `any`: the address of one
-/// of them.
+/// A sweep over bytes. `differ`: bits in which the addresses of the arrays differ; `any`: the address of
+/// one of them.
 template <int kUnroll, class Block, class F>
 OURO_HD void sweep_bytes(const Share<Block>& share, std::uintptr_t differ, const std::byte* any,
                          std::uint64_t bytes, const F& f) {

@@ -49,8 +49,8 @@ const char* name(CopyKind kind) {
 namespace {
 
 constexpr std::size_t kLine = 64;
-// Bytes. Below, the start-up of `rep movsb` costs more than it saves; up to twice as many, looking up a kind
-// costs more.
+// A number of bytes. For fewer, the start-up of `rep movsb` costs more than it saves; up to twice as many,
+// the look-up of a kind costs more.
 constexpr std::size_t kRepFrom = 1024;
 
 // Copies whole lines by the widest registers available; `to` is aligned to a line. A line is loaded before it
@@ -98,8 +98,8 @@ void copy_by_rep(void* to, const void* from, std::size_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
 
-// Copies in blocks, each prefetched while the block before it is copied; a block is the number of lines
-// in flight.
+// Copies in blocks, each prefetched while the block before it is copied; a block is the number of
+// lines in flight.
 void copy_prefetched(std::byte* to, const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kBlock = 16 * kLine;
   const auto ask = [](const std::byte* at, std::size_t block) {

@@ -7,8 +7,8 @@
 
 namespace ouro::kernels {
 
-/// Copies up to 16 bytes without a call; if there are more, copies nothing and returns false. `to` may
-/// be `from`.
+/// Copies up to 16 bytes without a call; if there are more, copies nothing and returns false. `to`
+/// may be `from`.
 inline bool copy_few(void* to, const void* from, std::size_t bytes) {
   // Two moves that may overlap cover every length between one and two moves; both are read before either
   // is written.
@@ -44,7 +44,7 @@ inline constexpr std::array<std::size_t, 4> kCopySizes = {4 << 10, 64 << 10, 256
 using CopyKinds = std::array<CopyKind, kCopySizes.size()>;
 /// The fastest kinds on the machine on which ouro was developed, for near and far cores.
 inline constexpr CopyKinds kDefaultCopyKinds = {CopyKind::rep, CopyKind::rep, CopyKind::rep, CopyKind::rep};
-/// What others read next: a post in a staging slot, or a buffer that belongs to another rank.
+/// Memory that others read next: a post in a staging slot, or a buffer that belongs to another rank.
 enum class Shared : std::uint8_t { slot, buffer };
 constexpr std::size_t copy_size_class(std::size_t bytes) {
   return std::size_t{bytes >= (16 << 10)} + (bytes >= (128 << 10)) + (bytes >= (512 << 10));
@@ -59,8 +59,8 @@ constexpr std::size_t copy_size_class(std::size_t bytes) {
 #endif
 }
 
-/// Copies into memory that another core has in its cache, or will read next. From 2 KiB on it uses the kinds
-/// in force.
+/// Copies into memory that another core has in its cache, or will read next. From 2 KiB on it uses the
+/// kinds in force.
 void copy_slot_lines(void* to, const void* from, std::size_t bytes);
 void copy_buffer_lines(void* to, const void* from, std::size_t bytes);
 [[gnu::always_inline]] inline void copy_slot(void* to, const void* from, std::size_t bytes) {
@@ -77,8 +77,8 @@ void copy_built_in(void* to, const void* from, std::size_t bytes);
 void set_copy_kinds(Shared, const CopyKinds&);
 CopyKinds copy_kinds(Shared);
 
-/// Copies into memory that nobody reads soon: non-temporal stores, which bypass the caches and do not read
-/// the old contents. Call stream_fence() before publishing the data.
+/// Copies into memory that is not read soon: non-temporal stores, which bypass the caches and do not read the
+/// old contents. Call stream_fence() before publishing the data.
 void copy_stream(void* to, const void* from, std::size_t bytes);
 void stream_fence();
 

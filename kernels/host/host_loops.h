@@ -19,10 +19,11 @@ struct Reduction {
   Scalar premul = {};
 };
 
-// In all functions: `in` and `out` are arrays of dtype, `acc` arrays of the accumulation type; any alignment;
-// `count` elements; the destination may be exactly one of the sources, otherwise arrays do not overlap.
-// pre(x) widens x (and multiplies by premul); fin(a) divides (avg), rounds once and narrows. `weight`
-// multiplies the received value acc_in (floating-point types only; 1 leaves it untouched, bit for bit).
+// For all functions, `in` and `out` are arrays of dtype, `acc` arrays of the accumulation type; any
+// alignment; `count` elements; the destination may be exactly one of the sources, otherwise arrays do not
+// overlap. pre(x) widens x (and multiplies by premul); fin(a) divides (avg), rounds once and narrows.
+// `weight` multiplies the received value acc_in (floating-point types only; 1 leaves it untouched,
+// bit for bit).
 
 /// acc = pre(in)
 void widen(const Reduction&, void* acc, const void* in, std::size_t count);
@@ -43,7 +44,7 @@ void reduce_acc_finish(const Reduction&, void* out, const void* acc_in, const vo
 void fold(const Reduction&, void* out, std::span<const void* const> in, std::span<const Scalar> premul,
           std::size_t count);
 
-/// fold() with its loop looked up once, for repeated calls with the same reduction.
+/// fold() with its loop chosen once, for repeated calls with the same reduction.
 class Fold {
  public:
   Fold() = default;

@@ -1,6 +1,6 @@
 // The host loops. Included once per instruction set, by a unit that defines OURO_ISA (a namespace of its own)
-// and is compiled for it. One kernel per (type, op): the cold ones go through a block of accumulators in the
-// L1 cache, the hot ones also have loops that keep the accumulator in registers.
+// and is compiled for it. One kernel per (type, op): the cold ones use a block of accumulators in the L1
+// cache, the hot ones also have loops that keep the accumulator in registers.
 #pragma once
 #ifndef OURO_ISA
 #error "define OURO_ISA, the namespace of this instruction set, before including host_loops_impl.h"

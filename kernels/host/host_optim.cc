@@ -82,7 +82,8 @@ Result<Report> run(arith::Update update, const Parameters& p, OptimJob& job, int
   return Report{loops_of(p.dtype)->update(update, job)};
 }
 
-/// Adds the chains up. Not inlined, so that none of it leaves the caller's floating-point mode.
+/// Adds the chains up. It is not inlined, so that none of it is moved out of the caller's
+/// floating-point mode.
 [[gnu::noinline]] double total(SquareSums& sums) {
   const std::size_t chains = std::min<std::uint64_t>(sums.blocks, arith::kSurveyChains);
   for (std::size_t half = arith::kSurveyChains / 2; half > 0; half /= 2)

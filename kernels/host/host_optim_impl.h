@@ -1,6 +1,6 @@
-// The optimiser loops. Included once per instruction set, by a unit that defines OURO_ISA (a namespace of
-// its own) and is compiled for it. One loop per rule in fp32 and fp64; 16-bit types go through tiles in
-// the cache.
+// The optimiser loops. Included once per instruction set, by a unit that defines OURO_ISA (a namespace of its
+// own) and is compiled for it. One loop per rule in fp32 and fp64; 16-bit types are converted in tiles
+// in the cache.
 #pragma once
 #ifndef OURO_ISA
 #error "define OURO_ISA, the namespace of this instruction set, before including host_optim_impl.h"
@@ -138,7 +138,7 @@ void run_pack(const OptimJob& job) {
   stream_pack<T, T>(job.param, job);
 }
 
-constexpr std::size_t kTile = 1024;  // elements: the arrays that a tile of AdamW uses stay in the L1 cache
+constexpr std::size_t kTile = 1024;  // elements: the arrays that a tile of AdamW uses fit into the L1 cache
 
 /// Elements begin..begin+n of a job of a 16-bit type.
 template <class T>

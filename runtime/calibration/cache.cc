@@ -39,7 +39,7 @@ Status system_error(const std::string& path, const char* what) {
 /// Checks that an open file or directory belongs to this user, and that nobody else may change it.
 Status only_ours(int fd, const std::string& path, bool directory) {
   struct stat s {};
-  if (::fstat(fd, &s) != 0) return system_error(path, "cannot be looked at");
+  if (::fstat(fd, &s) != 0) return system_error(path, "cannot be examined");
   if (directory ? !S_ISDIR(s.st_mode) : !S_ISREG(s.st_mode))
     return {Reason::refused, fmt::format("{}: not a {}", path, directory ? "directory" : "plain file")};
   if (s.st_uid != ::geteuid())
@@ -100,8 +100,8 @@ std::string calibration_key(const std::string& topology) {
 #endif
   utsname system{};
   (void)::uname(&system);
-  // Includes the version of the set of figures, so that files are ignored that lack figures or were measured
-  // otherwise.
+  // Includes the version of the set of figures, so that files are ignored that lack figures or were
+  // measured otherwise.
   return fmt::format("processor{}; kernel {} {}; {}; figures 9", processor, system.release, system.machine,
                      topology);
 }

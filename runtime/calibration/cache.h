@@ -18,7 +18,7 @@ std::string calibration_cache_directory();
 class CalibrationCache {
  public:
   CalibrationCache(std::string directory, std::string key);
-  /// "" if there is no directory.
+  /// Returns "" if there is no directory.
   const std::string& file() const { return file_; }
   /// nullopt: there is none. Errors: refused (the directory or the file belongs to another user, or others
   /// may write to it), invalid (not a complete record, or of another key), resource.

@@ -47,7 +47,8 @@ bool ring_pays(const Calibration& c) {
   const CopyCost& both = kind == built_in ? far.together : far.together_slots;
   const CopyCost slots = both.known() ? both : alone(kind);
   if (!far.ring.known() || !slots.known()) return false;
-  // A ring is measured with one core at a time: the other slows it down as it does the same kind in a slot.
+  // A ring is measured with one core at a time: the other core slows it down as much as it slows the same
+  // kind in a slot.
   const bool slowed = both.known() && far.together.known() && alone(built_in).known();
   const double factor = slowed ? std::max(1.0, double(far.together.both()) / alone(built_in).both()) : 1;
   return far.ring.both() * factor <= slots.both();

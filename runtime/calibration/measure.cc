@@ -117,7 +117,8 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end, bool f
   for (int turn = 0; farthest && turn < kEnough && now() < end; ++turn) {
     // Large copies take most of the time, and vary less.
     for (std::size_t s = 0; s < (turn < kFewLarge ? kCopySizes.size() : kPiece + 1); ++s) {
-      // So that each kind finds the lines in the other core's cache, also the first.
+      // The other core reads the lines first, so that they are in its cache for each kind, including
+      // the first one.
       if (now() < end) (void)probe.copy(CopyKind::rep, kCopySizes[s]);
       for (std::size_t k = 0; k < kCopyKinds && now() < end; ++k)
         sizes[s].copies[k].add(probe.copy(static_cast<CopyKind>(k), kCopySizes[s]));
@@ -126,7 +127,7 @@ PairCosts measure(Probe& probe, const TimeOf& now, Clock::time_point end, bool f
       if (const auto took = probe.pull(kCopySizes[s], true)) sizes[s].pull_huge.add(*took);
     }
     if (turn < kFewest || now() >= end) continue;
-    // By the kinds that will be in force, as far as it is known by now.
+    // Copies use the kinds that will be in force, as far as they are known by now.
     const Calibration so_far = of_one_pair(known());
     together.add(probe.together(kernels::kDefaultCopyKinds[kPiece]));
     if (const CopyKind kind = slot_kinds_by(so_far)[kPiece]; kind != kernels::kDefaultCopyKinds[kPiece])
@@ -165,8 +166,8 @@ Calibration revised(const Calibration& record, const PairCosts& now) {
   PairCosts& p = out.pair[out.pairs - 1];
   const PairCosts& was = record.farthest();
   if (now.handoff) p.handoff = now.handoff;
-  // By size, the smallest first: a figure that was not measured changes by the same ratio as that of the size
-  // before it.
+  // Sizes are in ascending order: a figure that was not measured changes by the same ratio as that of the
+  // size before it.
   const auto renew = [](std::uint32_t* value, std::uint32_t is, const std::uint32_t* before,
                         const std::uint32_t* after) {
     if (is != 0)

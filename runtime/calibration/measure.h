@@ -1,5 +1,5 @@
 // The figures of a record, and the number of tries that each takes. The probe and the clock are parameters,
-// so that tests can bring their own. Used to calibrate a host.
+// so that tests can supply their own. Used to calibrate a host.
 #pragma once
 #include <functional>
 #include <optional>
@@ -16,7 +16,8 @@ class Probe {
   virtual ~Probe() = default;
   virtual std::optional<std::uint32_t> handoff() = 0;
   virtual std::optional<CopyCost> copy(kernels::CopyKind, std::size_t bytes) = 0;
-  /// kLargePiece as by copy(), each time to the next place of a ring of kRingBytes: the medians of one lap.
+  /// Copies kLargePiece as copy() does, each time to the next place of a ring of kRingBytes: the medians
+  /// of one lap.
   virtual std::optional<CopyCost> ring(kernels::CopyKind) = 0;
   /// kLargePiece, as by copy() and by pull() from huge pages, each core for the other and both at once: the
   /// mean of the two times.
@@ -44,8 +45,8 @@ using TimeOf = std::function<Clock::time_point()>;
 
 /// The least of several tries for each figure. All figures are measured in turn, until `end` or until there
 /// are enough tries. A figure with fewer than three tries counts as not known, since other work may have
-/// disturbed all of them. Of cores that are not the farthest only the hand-off and copies of the built-in
-/// kinds are measured, since nothing else is used. The caller fills in distance and cores.
+/// disturbed all of them. For cores that are not the farthest only the hand-off and copies of the built-in
+/// kinds are measured, since no other figures are used. The caller fills in distance and cores.
 PairCosts measure(Probe&, const TimeOf& now, Clock::time_point end, bool farthest = true);
 
 /// The least of a few tries; 0: too few answers before `end`.

@@ -5,15 +5,15 @@
 namespace ouro::rt {
 
 /// Evaluates samples of measured time divided by the expected time. A late rank makes an operation longer,
-/// never shorter, so the least sample of a window counts. A wrong expectation is off by a constant factor; a
-/// factor that changes shows that processors have moved.
+/// never shorter, so only the least sample of a window counts. A wrong expectation is off by a constant
+/// factor; a factor that changes shows that processors have moved.
 class Misses {
  public:
   static constexpr int kWindow = 8;  ///< samples
   /// unknown: the factor by which a ratio may be off if the usual one is not known; changed: by which the
   /// usual ratio may change. The default is for times that the model predicts.
   explicit Misses(double unknown = 3, double changed = 2) : unknown_(unknown), changed_(changed) {}
-  /// For times that the same operations took before.
+  /// The limits for times that the same operations took before.
   static Misses of_repetitions() { return Misses(1.5, 1.5); }
   /// Returns true if ratios keep missing, and the record should be checked.
   bool add(double ratio);

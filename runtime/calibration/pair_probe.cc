@@ -32,7 +32,7 @@ using kernels::CopyKind;
 constexpr std::size_t kHuge = std::size_t{2} << 20;
 constexpr std::uint32_t kRoundTrips = 100;                   // per try, between cores
 constexpr std::uint32_t kSwitches = 50;                      // round trips per try, on one core
-constexpr auto kFallAsleep = std::chrono::microseconds(60);  // a core that waits for longer sleeps no deeper
+constexpr auto kFallAsleep = std::chrono::microseconds(60);  // longer waits do not deepen the sleep of a core
 
 /// Memory of this process, all on one kind of pages, and already touched.
 class Block {
@@ -92,15 +92,15 @@ bool go_to(int cpu) {
   return ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set) == 0;
 }
 
-/// On huge pages, which take a fifth of the time to make, except for one that is pulled.
+/// The blocks are on huge pages, which take a fifth of the time to map, except for one that is pulled.
 struct Blocks {
   static constexpr std::size_t kMost = kernels::kCopySizes.back();
   const Block source{kLargeBytes, true}, source_small{kMost, false}, shared{kRingBytes, true},
       taken{kLargeBytes, true};
   explicit operator bool() const { return source && source_small && shared && taken; }
 };
-/// For the opposite direction at the same time: the peer's source, and the blocks that it is written to and
-/// read into.
+/// These are for the opposite direction at the same time: the peer's source, and the blocks that it is
+/// written to and read into.
 struct BlocksBack {
   const Block source{kLargeBytes, true}, shared{kRingBytes, true}, taken{kLargeBytes, true};
   explicit operator bool() const { return source && shared && taken; }
@@ -209,7 +209,7 @@ class PairProbe final : public Probe {
   }
 
   std::optional<CopyCost> ring(CopyKind kind) override {
-    // Between far cores, where a ring does not pay, a part of a lap takes as long and says as much.
+    // Between far cores, for which a ring does not pay, a part of a lap gives the same result.
     constexpr std::uint32_t kLongest = 600'000;
     constexpr std::size_t kPieces = kRingBytes / kLargePiece, kEnough = 8;
     std::vector<std::uint32_t> writes, reads;
@@ -281,7 +281,7 @@ class PairProbe final : public Probe {
   }
 
  private:
-  /// Made on first use: a hand-off, which suffices to check a stored record, needs none.
+  /// The blocks are made on first use: a hand-off, which suffices to check a stored record, needs none.
   bool need_blocks() {
     if (gave_up_) return false;
     if (!blocks_) blocks_ = std::make_unique<Blocks>();
@@ -352,8 +352,8 @@ class PairProbe final : public Probe {
     return true;
   }
 
-  /// The peer: runs the tasks that it is given until it is told to stop; past the end it waits for the prober
-  /// to finish.
+  /// The peer's loop: it runs the tasks that it receives until one of them is to stop; after the end it waits
+  /// for the prober to finish.
   void serve(int cpu) {
     refused_ = !go_to(cpu);
     bool sleeps = false;

@@ -6,9 +6,10 @@
 
 namespace ouro::rt {
 
-/// A probe between the calling thread, which moves to hardware thread `here` and stays there, and a thread
-/// that this starts on `there`; -1: wherever the system puts it. Both watch the clock: nothing is measured
-/// any more after `end`. Errors: resource (no memory, no thread, or the system refuses the hardware thread).
+/// A probe between the calling thread, which is bound to hardware thread `here`, and a thread that this
+/// starts on `there`; -1: any hardware thread that the system chooses. Both threads check the clock: nothing
+/// is measured after `end`. Errors: resource (no memory, no thread, or the system refuses the
+/// hardware thread).
 Result<std::unique_ptr<Probe>> make_pair_probe(int here, int there, Clock::time_point end);
 
 }  // namespace ouro::rt

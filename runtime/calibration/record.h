@@ -12,8 +12,8 @@ namespace ouro::rt {
 
 // These structs have no initialisers, so that a page of zeros holds them: create them with {}.
 
-/// One core writes a block that another has read before, then the other copies it: nanoseconds of each. 0:
-/// not known.
+/// One core writes a block that another has read before, then the other copies it: nanoseconds of each.
+/// 0: not known.
 struct CopyCost {
   std::uint32_t write, read;
   bool known() const { return write != 0 && read != 0; }
@@ -38,12 +38,13 @@ enum class Distance : std::uint32_t { cache, node, machine };  ///< outermost ca
 inline constexpr int kDistances = 3;
 const char* name(Distance);
 
-/// A size that does not fit into the nearer caches, and the size of the pieces in which it goes through a
-/// shared block.
+/// A size that does not fit into the nearer caches, and the size of the pieces in which it is copied through
+/// a shared block.
 inline constexpr std::size_t kLargeBytes = std::size_t{4} << 20, kLargePiece = std::size_t{64} << 10;
 /// A staging slot of two ranks.
 inline constexpr std::size_t kSlotOfTwo = std::size_t{128} << 10;
-/// A ring so large that each piece in turn is out of the nearer caches before its place is used again.
+/// The size of a ring in which each piece has been evicted from the nearer caches before its place is
+/// used again.
 inline constexpr std::size_t kRingBytes = std::size_t{2} << 20;
 
 /// Two cores of a host. Times in nanoseconds; 0: not known.
@@ -60,14 +61,14 @@ struct PairCosts {
   /// kLargeBytes by the kind for large buffers, each core for the other and both at once, from private memory
   /// through four slots of kSlotOfTwo into private memory.
   CopyCost large;
-  /// kLargeBytes from private memory into private memory of the same core, piece by piece, both cores at
-  /// once.
+  /// kLargeBytes from private memory into private memory of the same core, piece by piece, both
+  /// cores at once.
   std::uint32_t large_local;
   std::uint32_t pull[kernels::kCopySizes.size()];       ///< one copy out of a process, on small pages
   std::uint32_t pull_huge[kernels::kCopySizes.size()];  ///< the same on huge pages, if available
   /// kLargePiece on huge pages, if available, each core out of the other's memory, both at once.
   std::uint32_t pull_together;
-  /// Of kAccessSizes: what an application pays for memory that peers read or write in place.
+  /// For kAccessSizes: the time that an application loses on memory that peers read or write in place.
   AccessCost stores[kAccessSizes.size()], loads[kAccessSizes.size()];
   friend bool operator==(const PairCosts&, const PairCosts&) = default;
 };
@@ -87,8 +88,8 @@ struct Calibration {
   /// Whether the farthest pair has every copy, and the others those of the built-in kinds. Other figures may
   /// be missing: some systems forbid pulls, or do not report caches.
   bool complete() const;
-  /// Whether nothing is missing that a measurement finds when it is not disturbed: what the farthest cores
-  /// have beyond copies, and the times of a switch and a wake-up. Others are used, but not stored.
+  /// Whether the record has all figures that an undisturbed measurement yields: those of the farthest cores
+  /// besides copies, and the times of a switch and a wake-up. Records without them are used, but not stored.
   bool undisturbed() const;
   /// The cores farthest from each other, which apply to ranks that may be on any cores.
   /// Precondition: known().

@@ -20,8 +20,8 @@ class Stopwatch {
     return static_cast<std::uint32_t>(
         std::clamp<std::int64_t>(took, 1, std::numeric_limits<std::uint32_t>::max()));
   }
-  /// The same, once other cores can see all stores so far. A core goes on while it still waits for the lines
-  /// of some 64 stores, but nobody sees what it publishes after them before they are done.
+  /// The same, once other cores can see all stores so far. A core continues while it still waits for the
+  /// lines of some 64 stores, but other cores do not see later stores before those are done.
   std::uint32_t stored() const {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     return elapsed();

@@ -50,8 +50,8 @@ class Faults {
   /// Called when an operation begins, or a message is posted; `what` names it. Errors: the error that the
   /// operation is to return; or a request to damage its data (is_damage).
   Status strike(std::string_view what);
-  /// Called when a further part of an operation begins; returns a pending request to damage data (is_damage),
-  /// or ok.
+  /// Called when a further part of an operation begins; returns a pending request to damage data
+  /// (is_damage), or ok.
   Status strike_part() { return damage_.exchange(false) ? to_be_damaged() : Status(); }
   /// Called when this rank is about to join, shrink or close.
   Status strike(Fault::At);

@@ -218,10 +218,9 @@ Result<CalibrationMode> calibration_mode() {
   }
   auto record = load_calibration(*text, &mode.key);
   if (!record.ok())
-    return invalid(
-        fmt::format("OURO_CALIBRATION: {}; expected off, or a file that ouro-info --calibration "
-                    "--json has written",
-                    record.status().failure()->text));
+    return invalid(fmt::format(
+        "OURO_CALIBRATION: {}; expected off, or a file that ouro-info --calibration --json has written",
+        record.status().failure()->text));
   mode.kind = CalibrationMode::Kind::pinned, mode.pinned = *record, mode.file = *text;
   return mode;
 }

@@ -33,10 +33,9 @@ Status HostMemory::serve(int line, const wire::Fetch& request) {
     if (!made.ok()) return made.status();
     segment = *made;
     if (segment->bytes() != request.bytes)
-      return {Reason::mismatch,
-              fmt::format("ranks computed different sizes for a group's segment: {} and {} bytes "
-                          "(do OURO_* settings differ?)",
-                          segment->bytes(), request.bytes)};
+      return {Reason::mismatch, fmt::format("ranks computed different sizes for a group's segment: {} and {} "
+                                            "bytes (do OURO_* settings differ?)",
+                                            segment->bytes(), request.bytes)};
   } else {
     std::shared_lock lock(exported_mutex_);
     auto it = exported_.find(request.key);

@@ -100,8 +100,8 @@ void find_domains(Machine& m) {
   }
 }
 
-/// The first thread of each core, in topology order, then the second threads of those that have one, and
-/// so on.
+/// The first thread of each core, in topology order, then the second threads of those that have
+/// one, and so on.
 std::vector<std::pair<int, const Core*>> threads_in_turn(const std::vector<Core>& cores) {
   std::vector<std::pair<int, const Core*>> list;
   std::size_t most = 0;

@@ -113,8 +113,8 @@ class PeerProbe final : public Probe {
   }
 
  private:
-  /// Asks one question and waits for its answer. woken: wakes the peer, which may sleep; set to whether
-  /// it slept.
+  /// Asks one question and waits for its answer. woken: wakes the peer, which may sleep; set to
+  /// whether it slept.
   bool ask(Task task, std::size_t bytes = 0, const std::byte* from = nullptr, bool* woken = nullptr) {
     if (gave_up_) return false;
     ProbePage::Question& q = mine_.question;

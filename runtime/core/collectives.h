@@ -43,8 +43,8 @@ struct CollectiveTraits {
   /// The counts of a call: one for all blocks; or, in the uneven form (all_gather_v, ...), also a list for
   /// each side with one block per rank, which holds the elements of each of its blocks.
   enum class Counts : std::uint8_t { one, lists };
-  /// In place: the only memory that input and output may share. The same buffer; the output is block `rank`
-  /// of the input, or the input is block `rank` of the output; none.
+  /// The memory that input and output may share; an operation in place shares exactly this. The same buffer;
+  /// the output is block `rank` of the input, or the input is block `rank` of the output; none.
   enum class InPlace : std::uint8_t { same, block_of_in, block_of_out, none };
 
   struct Side {

@@ -1,6 +1,6 @@
 // Every OURO_* parameter: one table, typed access, configuration files. Used by all code that can be
-// configured from outside; ouro-info prints the table. Read parameters when an object is made, never on a
-// hot path.
+// configured from outside; ouro-info prints the table. Read parameters when an object is made, never on
+// a hot path.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -43,16 +43,15 @@ inline constexpr Parameter kParameters[] = {
     {"OURO_ROLL", Type::text, "", "",
      "where ranks read which others have ended, to wait for none that never joins; set by ouro-run"},
     {"OURO_NUMERICS", Type::text, "fast", "fast|canonical",
-     "fast: quickest algorithm; canonical: reduced in rank order, the bits depend on inputs and rank count "
-     "only"},
+     "fast: quickest algorithm; canonical: reduced in rank order, "
+     "the bits depend on inputs and rank count only"},
     {"OURO_ALGO", Type::text, "", "",
      "algorithm, by name, of all collectives that have it; a call that it cannot serve is an error; unset: "
      "selected per call"},
     {"OURO_DEADLINE", Type::real, "600", "0.001..1e9", "seconds until an operation that has not ended fails"},
     {"OURO_LATE", Type::real, "10", "0.001..1e9",
      "seconds until ranks that have not entered an operation are named"},
-    {"OURO_JOIN_DEADLINE", Type::real, "300", "0.001..1e9",
-     "seconds for all ranks of a job to come together"},
+    {"OURO_JOIN_DEADLINE", Type::real, "300", "0.001..1e9", "seconds for all ranks of a job to join"},
     {"OURO_DEBUG", Type::text, "WARN", "VERSION|WARN|INFO|ABORT|TRACE", "how much is logged"},
     {"OURO_DEBUG_SUBSYS", Type::text, "INIT,BOOTSTRAP,ENV", "",
      "subsystems logged at INFO and above, comma-separated; ALL is all, ^X leaves X out"},
@@ -75,18 +74,16 @@ inline constexpr Parameter kParameters[] = {
      "file of rows put before the selection table, as ouro-perf --tune writes it"},
     {"OURO_STREAM_BYTES", Type::integer, "", "1..1099511627776",
      "bytes touched by all ranks of an operation from which outputs are written past the caches; unset: one "
-     "to "
-     "eight times the outermost caches that the ranks reach, by flow"},
+     "to eight times the outermost caches that the ranks reach, by flow"},
     {"OURO_CALIBRATION", Type::text, "", "",
      "off: copies and algorithms are chosen by what is built in; else a file that ouro-info --calibration "
-     "--json "
-     "wrote; unset: measured, once, and kept in ~/.cache/ouro"},
+     "--json wrote; unset: measured, once, and kept in ~/.cache/ouro"},
     {"OURO_BIND", Type::text, "none", "core|cache|numa|none",
      "what ouro-run and ouro-perf bind each rank to: a core, an outermost cache, a NUMA node, or nothing"},
     {"OURO_GPU_PATH", Type::text, "auto", "auto|leader|resident|copies|stream|hierarchy|staged",
      "how operations on GPU memory run: one kernel for all ranks of a GPU, a kernel a rank, copy engines, "
-     "flows on streams, on the GPUs of each host and then between hosts, "
-     "through the host; a call that it cannot serve is an error",
+     "flows on streams, on the GPUs of each host and then between hosts, through the host; a call that it "
+     "cannot serve is an error",
      "OURO_GPU_WAY"},
     {"OURO_GPU_COPY_BYTES", Type::integer, "268435456", "4096..1099511627776",
      "bytes of the result from which all_gather and broadcast between GPUs run on copy engines"},
@@ -102,23 +99,23 @@ inline constexpr Parameter kParameters[] = {
     {"OURO_NCCL_VERSION", Type::integer, "", "20000..99999",
      "version of NCCL that libnccl.so.2 says it has the interface of; unset: that of its nccl.h"},
     {"OURO_RENDEZVOUS", Type::text, "", "",
-     "where the hosts of a job meet: HOST:PORT on which rank 0 listens, or file:PATH to which it writes its "
-     "address"},
+     "where the hosts of a job meet: HOST:PORT on which rank 0 listens, "
+     "or file:PATH to which it writes its address"},
     {"OURO_SECRET_FILE", Type::text, "", "",
      "file, readable by its owner only, that holds the job's secret: at least 32 hexadecimal digits"},
     {"OURO_SECRET", Type::text, "", "",
      "the job's secret itself, in hexadecimal digits; other users may see it, OURO_SECRET_FILE is safer"},
     {"OURO_INSECURE", Type::text, "0", "0|1",
-     "1, and no other word: hosts join without a secret; whoever reaches a port is believed"},
+     "1, and no other word: hosts join without a secret, and every process that reaches a port is trusted"},
     {"OURO_SOCKET_IFNAME", Type::text, "", "",
      "network interfaces to use: prefixes, comma-separated; =NAME is exact, ^ before the list excludes; "
      "unset: NCCL_SOCKET_IFNAME"},
     {"OURO_HOSTID", Type::text, "", "",
-     "name of this host: ranks with the same name share memory; unset: the kernel's boot id and network "
-     "namespace"},
+     "name of this host: ranks with the same name share memory; unset: "
+     "the kernel's boot id and network namespace"},
     {"OURO_FABRIC", Type::text, "tcp", "tcp|ucx|trusted",
-     "what carries data between hosts: tcp; or ucx (the same: trusted), which believes whoever reaches its "
-     "ports"},
+     "what carries data between hosts: tcp; or ucx (the same: trusted), which trusts every process that "
+     "reaches its ports"},
     {"OURO_SECURITY", Type::text, "auth", "auth|tls",
      "between hosts: auth proves who connects; tls also encrypts all of it, with keys from the job's secret"},
     {"OURO_TCP_CONNECTIONS", Type::integer, "1", "1..16",
@@ -174,8 +171,8 @@ std::vector<Setting> settings();
 
 /// Checks the values of all parameters, whether or not this process will read them, so that an error shows
 /// before a job has grown to the size at which it matters. Errors: invalid, for the first value that cannot
-/// be used. Does not check the parameters of the log and OURO_ISA, which fall back to a working value with
-/// a warning.
+/// be used. Does not check the parameters of the log and OURO_ISA, which fall back to a working value
+/// with a warning.
 Status valid();
 
 /// Complaints about the configuration, one line each: OURO_* variables that are unknown, with the nearest

@@ -9,10 +9,10 @@
 namespace ouro {
 
 // A process may run without standard input, output or error (a daemon). The kernel gives such a number to
-// whatever is opened next, and what the program then prints would go into a socket or a segment. Two rules
-// keep that from happening: what this library owns has numbers from 3 on, whenever it is opened (Fd); and
-// what libraries below it open (reactors, UCX, drivers) finds the three numbers taken
-// (occupy_standard_descriptors).
+// whatever is opened next, and the program's output would then be written into a socket or a segment. Two
+// rules prevent that: descriptors of this library have numbers from 3 on (Fd), and
+// occupy_standard_descriptors takes the three numbers before libraries below this one (reactors, UCX,
+// drivers) open anything.
 
 /// Moves a descriptor that has one of the three standard numbers to one from 3 on. -1, with errno, if there
 /// is none or no other number is free.
@@ -27,9 +27,10 @@ inline int above_standard(int fd) {
 }
 
 /// Takes the standard descriptors that are closed, for the rest of the process's life. For the program they
-/// stay what they were: with O_PATH, reading and writing fail with EBADF, poll reports POLLNVAL, and programs
-/// that this one executes find them closed; only opening a file no longer gives one of these numbers. May be
-/// called at any time, by any thread: nothing is closed that another thread might have put there since.
+/// behave as before: they are opened with O_PATH, so reading and writing fail with EBADF, poll reports
+/// POLLNVAL, and programs that this one executes find them closed. Only opening a file no longer returns one
+/// of these numbers. May be called at any time, by any thread: nothing is closed that another thread might
+/// have opened there since.
 inline void occupy_standard_descriptors() {
   for (int k = 0; k <= STDERR_FILENO; ++k) {
     if (::fcntl(k, F_GETFD) >= 0) continue;

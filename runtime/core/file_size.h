@@ -1,4 +1,4 @@
-// Growing files and segments under RLIMIT_FSIZE: an error, EFBIG, and not the end of the process. Used by all
+// Growing files and segments under RLIMIT_FSIZE fails with EFBIG instead of ending the process. Used by all
 // code that does so.
 #pragma once
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 
 namespace ouro {
 
-/// Blocks SIGXFSZ in this thread and those that it makes, for programs of this project. Programs that they
+/// Blocks SIGXFSZ in this thread and those that it starts, for programs of this project. Programs that they
 /// execute need a mask of their own.
 inline void block_file_size_signal(sigset_t* before = nullptr) {
   sigset_t signal;
@@ -23,9 +23,9 @@ inline void block_file_size_signal(sigset_t* before = nullptr) {
   ::pthread_sigmask(SIG_BLOCK, &signal, before);
 }
 
-/// While an object lives, a call of this thread that would exceed the limit returns EFBIG, and nothing else
-/// happens: the kernel sends SIGXFSZ to the calling thread, where it stays pending until it is taken here. A
-/// program that has blocked, ignored or handled the signal itself finds all of that unchanged.
+/// While an object lives, a call of this thread that would exceed the limit returns EFBIG and has no other
+/// effect: the kernel sends SIGXFSZ to the calling thread, where it is pending until this object takes it.
+/// The program's own mask and handler for the signal are unchanged.
 class NoFileSizeSignal {
  public:
   NoFileSizeSignal() { block_file_size_signal(&before_); }

@@ -15,8 +15,9 @@ std::atomic<unsigned> detail::g_forks{0};
 
 namespace {
 
-/// By descriptor: the inode of the registered socket, 0 if none. An array of plain words, as the child of a
-/// process with threads may call little more than close(). Children do not close descriptors from kMost on.
+/// The inode of the registered socket, by descriptor; 0 if none. It is an array of plain words, because the
+/// child of a process with threads may call little more than close(). Children do not close descriptors
+/// from kMost on.
 constexpr int kMost = 1 << 16;
 std::array<std::atomic<std::uint64_t>, kMost> g_sockets{};
 std::atomic<int> g_end{0};  // one above the highest registered descriptor

@@ -10,8 +10,8 @@ extern std::atomic<unsigned> g_forks;
 }
 
 /// The number of forks between the process that loaded this library and this process. An object that stores
-/// the number at its creation can tell whether it is a copy in a child, where its threads do not run and its
-/// locks may be held forever.
+/// the number at its creation can determine whether it is a copy in a child, where its threads do not run and
+/// its locks may be held forever.
 inline unsigned forks() { return detail::g_forks.load(std::memory_order_relaxed); }
 
 /// Registers a socket that is to end with this process: each forked child closes its copy, which peers would

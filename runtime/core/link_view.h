@@ -19,8 +19,9 @@ struct PostedReceive {
   std::byte* to = nullptr;
   std::size_t capacity = 0;
   std::int32_t tag = 0;
-  /// If set, memory of a device, as large as `to`. A fabric writes there what it can, and the rest to
-  /// `to`. It stays allocated while anything may be written to it, also after the receive has been revoked.
+  /// If set, memory of a device, as large as `to`. A fabric writes as much as it can to it, and the rest to
+  /// `to`. The memory is allocated for as long as anything may be written to it, also after the receive has
+  /// been revoked.
   std::shared_ptr<std::byte> device = nullptr;
 };
 
@@ -43,12 +44,13 @@ struct LinkView {
   std::uint32_t slot_count = 0;
   Counter* full = nullptr;
   Counter* freed = nullptr;
-  /// By slot: the address of its payload if that is not in the slot, else nullptr. Set by the producer before
-  /// it publishes (the bytes then stay valid until the slot is released), or by the transport that delivers
-  /// the payload. Without this array payloads are always in their slots.
+  /// The address of a slot's payload if that is not in the slot, else nullptr; indexed by slot. Set by the
+  /// producer before it publishes (the bytes then stay valid until the slot is released), or by the transport
+  /// that delivers the payload. Without this array payloads are always in their slots.
   const std::byte** elsewhere = nullptr;
-  /// Inbound, by slot: the address of its payload if that is in memory of a device, else nullptr. Set by the
-  /// transport before it publishes; valid until the slot is released. Never set together with `elsewhere`.
+  /// For received slots, the address of the payload if that is in memory of a device, else nullptr; indexed
+  /// by slot. Set by the transport before it publishes; valid until the slot is released. Never set together
+  /// with `elsewhere`.
   const std::byte* const* on_device = nullptr;
 
   SlotHeader& header(std::uint64_t i) const {
@@ -62,8 +64,8 @@ struct LinkView {
   }
 };
 
-/// The location of a registered buffer: allocation `id` (0: not registered) of a rank, `offset` bytes
-/// into it.
+/// The location of a registered buffer: allocation `id` (0: not registered) of a rank, `offset`
+/// bytes into it.
 struct MemoryRef {
   std::uint64_t id;
   std::uint64_t offset;
@@ -86,10 +88,10 @@ struct alignas(128) Arrival {
 static_assert(sizeof(Arrival) == 128);
 
 /// A rank's staging buffer: memory that it writes and all ranks of the host read. Round k uses arrival record
-/// k mod kArrivals and, for what does not fit into it, slot k mod kSlots or, if the operation's posts go
-/// round the ring, the next place there. If a rank posts without waiting for others (rooted operations),
-/// small posts use eager slot k mod kArrivals instead, so that the rank can run further ahead. `done` counts
-/// the rounds that this rank has finished reading.
+/// k mod kArrivals and, for what does not fit into it, slot k mod kSlots or, if the operation's posts use the
+/// ring, the next place in the ring. If a rank posts without waiting for others (rooted operations), small
+/// posts use eager slot k mod kArrivals instead, so that the rank can run further ahead. `done` counts the
+/// rounds that this rank has finished reading.
 struct StagingView {
   static constexpr int kSlots = 4, kArrivals = 64;
   /// Bytes of a ring that keeps the posts of any kSlots rounds in a row apart, whatever their sizes, if none
@@ -97,9 +99,9 @@ struct StagingView {
   static constexpr std::size_t least_ring(std::size_t post) { return (kSlots + 1) * post; }
   /// Rounds after which a rank renews the arrival records that it has not used: see renew().
   static constexpr std::uint64_t kRenewal = 1 << 20;
-  /// How far a rank has come in a round. kReferred: it has published where its buffers are. kPosted: its
-  /// input is in the staging buffer. kResult: its result is there, or it has reached a barrier.
-  /// kSecondBarrier: it has reached a second barrier.
+  /// The progress of a rank in a round. kReferred: it has published where its buffers are. kPosted: its input
+  /// is in the staging buffer. kResult: its result is there, or it has reached a barrier. kSecondBarrier: it
+  /// has reached a second barrier.
   enum Phase : std::uint32_t { kReferred = 1, kPosted = 2, kResult = 3, kSecondBarrier = 4 };
   std::byte* slots = nullptr;
   std::size_t slot_bytes = 0, eager_bytes = 0;
@@ -122,11 +124,11 @@ struct StagingView {
                                 std::memory_order_release);
     if (std::atomic_ref(*sleepers).load(std::memory_order_relaxed) != 0) wake_sleepers({&word, sleepers});
   }
-  /// Renews the arrival records that this rank has not used for more than a lap (kArrivals rounds): makes
-  /// them look as if they were of the lap before. Called by the owner at the end of every kRenewal-th round,
-  /// the `round`-th. Serial numbers wrap around after 2^30 rounds, and a record half as old would look as if
-  /// its rank had reached a later round. A rank that only reads (a receiver of a broadcast, the root of a
-  /// reduce) writes no records, so without renewal they would grow that old. By the time of the call all
+  /// Renews the arrival records that this rank has not used for more than a lap (kArrivals rounds): sets
+  /// their serial numbers to those of the lap before. Called by the owner at the end of every kRenewal-th
+  /// round, the `round`-th. Serial numbers wrap around after 2^30 rounds, and a record half as old would read
+  /// as that of a rank that has reached a later round. A rank that only reads (a receiver of a broadcast, the
+  /// root of a reduce) writes no records, so without renewal they would grow that old. When it is called, all
   /// ranks have released what such a record held: each round has a rank that posts, and that rank has waited
   /// for the release of the round kArrivals before.
   void renew(std::uint64_t round) const {

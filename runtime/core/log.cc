@@ -40,7 +40,7 @@ constexpr const char* kSubsystems[] = {
 constexpr int kSubsystemCount = static_cast<int>(std::size(kSubsystems));
 constexpr std::uint32_t kAll = (1u << kSubsystemCount) - 1;
 
-/// Writes all of it or gives up: a log that cannot be written has nowhere to say so.
+/// Writes all of it or gives up: there is no other place to report that a log cannot be written.
 void put(int fd, std::string_view line) { (void)write_whole(fd, line); }
 
 struct Sink {
@@ -96,8 +96,8 @@ Sink::Sink() {
 }
 
 /// Level in bits 24..31, subsystem mask below; kUnread until the settings have been read. A line that is not
-/// wanted therefore costs one load. Written when a sink comes into force, read by `enabled`; relaxed order is
-/// enough, as no other data is read on its account.
+/// printed therefore costs one load. Written when a sink is installed, read by `enabled`; relaxed order is
+/// enough, because the reader loads no other data that depends on it.
 constexpr std::uint32_t kUnread = ~0u;
 std::atomic<std::uint32_t> wanted{kUnread};
 

@@ -9,8 +9,8 @@
 
 namespace ouro::log {
 
-/// From quiet to loud. VERSION prints one line with the library's version, the other levels print what their
-/// names say.
+/// The levels, from the fewest lines to the most. VERSION prints one line with the library's version, the
+/// other levels print what their names say.
 enum class Level : std::uint8_t { version, warn, info, abort, trace };
 
 /// X(name): the only list of subsystems; INFO, ABORT and TRACE lines belong to one each. The names are those

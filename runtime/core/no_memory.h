@@ -4,7 +4,8 @@
 
 namespace ouro {
 
-/// A failure with reason `resource`. It is made in advance, as there would be no memory for its text either.
+/// A failure with reason `resource`. It is made in advance, because there would be no memory for its
+/// text either.
 Status no_memory() noexcept;
 
 }  // namespace ouro

@@ -1,6 +1,6 @@
-// Process-wide state that stays usable in forked children. A child that is forked while another thread of its
-// parent is in the library finds locks that are never released and values that are never finished. Used for
-// all global state with a lock.
+// Process-wide state that stays usable in forked children. If a child is forked while another thread of its
+// parent is in the library, the child's copy has locks that are never released and values that are never
+// finished. Used for all global state with a lock.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -12,8 +12,8 @@
 namespace ouro {
 
 /// One T per process, made by its default constructor at the first use and never destroyed, because threads
-/// may use it while the program ends. A forked child gets a T of its own; its copy of the parent's is left
-/// alone. At the first use several threads may each make one, of which one is kept.
+/// may use it while the program ends. A forked child gets a T of its own; its copy of the parent's T is not
+/// touched. At the first use several threads may each make a T; one of them is kept.
 template <class T>
 class PerProcess {
  public:
@@ -43,7 +43,7 @@ class PerProcess {
 };
 
 /// A value that is made once, at the first use, and never destroyed. A forked child keeps a value that its
-/// parent had finished making; an unfinished one it makes anew.
+/// parent had finished making, and makes an unfinished one anew.
 template <class T>
 class MadeOnce {
  public:
@@ -79,7 +79,8 @@ class CopyOnWrite {
   CopyOnWrite(const CopyOnWrite&) = delete;
   CopyOnWrite& operator=(const CopyOnWrite&) = delete;
 
-  /// The current value; nullptr before the first change. The pointer stays valid.
+  /// The current value; nullptr before the first change. The pointer is valid for the rest of the
+  /// process's life.
   const T* get() const {
     const Version* const newest = newest_.load(std::memory_order_acquire);
     return newest == nullptr ? nullptr : &newest->value;

@@ -9,11 +9,11 @@
 namespace ouro {
 
 /// A random number, never 0, which distinguishes this process from all others. A PID does not: it is reused,
-/// and the first processes of two PID namespaces (containers) have the same. A forked child has a number of
-/// its own.
+/// and the first processes of two PID namespaces (containers) have the same. A forked child has a number
+/// of its own.
 std::uint64_t process_number();
-/// The PID namespace of this process, by inode; 0 if /proc does not give it. PIDs of a process of another
-/// namespace mean nothing here.
+/// The PID namespace of this process, by inode; 0 if /proc does not give it. PIDs of another namespace are
+/// meaningless here.
 std::uint64_t pid_namespace();
 /// A pidfd of this process. A peer that receives it can watch this process from any PID namespace.
 Fd self_pidfd();

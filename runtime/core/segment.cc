@@ -101,10 +101,9 @@ Result<std::shared_ptr<SharedSegment>> SharedSegment::attach(Fd fd, std::size_t 
   if (!fd || fstat(fd.get(), &info) != 0)
     return Status(Reason::refused, "a peer passed no usable descriptor");
   if (!S_ISREG(info.st_mode) || info.st_uid != geteuid())
-    return Status(Reason::refused,
-                  fmt::format("a peer passed a descriptor of mode {:o} and user {}; expected memory of "
-                              "user {}",
-                              info.st_mode, info.st_uid, geteuid()));
+    return Status(Reason::refused, fmt::format("a peer passed a descriptor of mode {:o} and user {}; "
+                                               "expected memory of user {}",
+                                               info.st_mode, info.st_uid, geteuid()));
   if (fcntl(fd.get(), F_GET_SEALS) < 0 || (fcntl(fd.get(), F_GET_SEALS) & kSeals) != kSeals)
     return Status(Reason::refused, "a peer passed shared memory without seals");
   if (static_cast<std::size_t>(info.st_size) != bytes)

@@ -12,7 +12,7 @@ namespace ouro {
 
 /// A mapped segment. A process maps a segment once, however often it receives the descriptor, so that ranks
 /// that are threads share addresses and ThreadSanitizer sees their accesses; the last owner unmaps it. The
-/// pages are not mapped in a forked child: there the last owner only closes the descriptor.
+/// pages are not mapped in a forked child, where the last owner only closes the descriptor.
 class SharedSegment {
  public:
   /// New zero-filled memory, sealed against resizing. Errors: resource (the text has the bytes needed
@@ -25,8 +25,8 @@ class SharedSegment {
   SharedSegment(const SharedSegment&) = delete;
   SharedSegment& operator=(const SharedSegment&) = delete;
 
-  /// Has the system map all pages now, which takes a third of the time that it takes page by page. No effect
-  /// on a system that cannot (Linux before 5.14).
+  /// Has the system map all pages now, which takes a third of the time that it takes page by page. Does
+  /// nothing on a system that does not support this (Linux before 5.14).
   void populate() const;
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }

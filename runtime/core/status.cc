@@ -16,7 +16,7 @@ std::string duration(double seconds) {
   return fmt::format("{:.2f} s", seconds);
 }
 
-/// "rank 3 (node7, pid 4121)", as far as this is known; "" if nothing is.
+/// Returns "rank 3 (node7, pid 4121)", as far as this is known; "" if nothing is.
 std::string culprit(const Failure& f) {
   std::string where = f.host;
   if (f.pid > 0) where += fmt::format("{}pid {}", where.empty() ? "" : ", ", f.pid);
@@ -25,7 +25,7 @@ std::string culprit(const Failure& f) {
   return where;
 }
 
-/// "in group dp/4, all_reduce seq 1182", as far as this is known. The number after the slash is
+/// Returns "in group dp/4, all_reduce seq 1182", as far as this is known. The number after the slash is
 /// the generation.
 std::string scene(const Failure& f) {
   std::string out;
@@ -191,7 +191,8 @@ std::string Status::json() const {
   if (!f.detector.empty()) j["detector"] = f.detector;
   if (f.elapsed_s > 0) j["elapsed_s"] = f.elapsed_s;
   if (!f.dead.empty()) j["dead"] = f.dead;
-  // Host names and texts may come from outside: bytes that are not UTF-8 are replaced instead of throwing.
+  // Host names and texts may have been received from outside: bytes that are not UTF-8 are replaced instead
+  // of throwing.
   return j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

@@ -21,7 +21,7 @@ enum class Code : std::uint8_t {
   peer_lost,    ///< a rank died or cannot be reached
   system,       ///< memory, files, the operating system, damaged data
   cuda,         ///< an error of the GPU or its driver
-  aborted       ///< closed, aborted, or the others went on without this rank
+  aborted       ///< closed, aborted, or the others continued without this rank
 };
 
 /// The closed list of reasons. Each line gives the Code (`code_of`), the meaning and the remedy; `name` gives

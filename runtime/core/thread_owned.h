@@ -26,7 +26,7 @@ namespace ouro {
 /// the main thread makes so late lives until the process ends.
 template <class T>
 T* make_for_thread(T*& slot) {
-  static const char here = 0;  // an address in the library that must stay loaded until the destructor has run
+  static const char here = 0;  // an address in the library, which must be loaded until the destructor has run
   slot = new T;
   // Unlike the registration of a thread_local, this one can be repeated, even while such destructors run.
   abi::__cxa_thread_atexit([](void* at) noexcept { delete std::exchange(*static_cast<T**>(at), nullptr); },

@@ -130,7 +130,7 @@ OURO_OPS(OURO_X)
 enum class Numerics : std::uint8_t { inherit, fast, canonical };
 const char* name(Numerics);  ///< "inherit", "fast", "canonical"
 
-/// Where memory is: on the host, or on a GPU.
+/// The place of memory: on the host, or on a GPU.
 struct Device {
   /// The kinds of memory.
   enum class Kind : std::uint8_t {

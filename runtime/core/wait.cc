@@ -68,8 +68,8 @@ class Busy {
   bool has_ = false;
 };
 
-/// The futex of a word: a futex has 32 bits. Only the kernel reads this half of a word alone; every change of
-/// a word that a thread waits for changes this half.
+/// Returns the futex of a word, which is its lower half, as a futex has 32 bits. Only the kernel reads this
+/// half of a word alone; every change of a word that a thread waits for changes this half.
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half of a word comes first");
 void* low_half(std::uint64_t* word) { return word; }
 

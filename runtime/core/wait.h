@@ -1,4 +1,4 @@
-// Counters in shared memory and the one way to wait for them: spin, yield, park on a futex, always bounded.
+// Counters in shared memory and the one way to wait for them: spin, yield, sleep on a futex, always bounded.
 // Used by links, staging buffers, the host executor and messages. Counters are plain data, so that a segment
 // can hold them.
 #pragma once
@@ -12,8 +12,8 @@ namespace ouro {
 
 using Clock = std::chrono::steady_clock;
 
-/// A monotonic counter that one rank publishes, or several bump, and others read. It has two cache lines
-/// to itself.
+/// A monotonic counter that one rank publishes, or several bump, and others read. It has two cache
+/// lines to itself.
 struct alignas(128) Counter {
   std::uint64_t value;
   std::uint32_t sleepers;  // threads asleep in the kernel; the writer wakes them only if there are any
@@ -37,8 +37,8 @@ inline void bump(Counter& c) {
 }
 
 /// A 64-bit word whose low half is a serial number that threads wait for, and the number of threads that
-/// sleep on it. Programs load and store the whole word; only the kernel reads the low 32 bits alone, as
-/// a futex.
+/// sleep on it. Programs load and store the whole word; only the kernel reads the low 32 bits alone,
+/// as a futex.
 struct Signal {
   std::uint64_t* word;
   std::uint32_t* sleepers;
@@ -68,20 +68,21 @@ class ProgressEngine {
   virtual void progress() = 0;
   /// Sleeps until progress may be possible, for at most `at_most`.
   virtual void rest(std::chrono::microseconds at_most) = 0;
-  /// From enter() to leave() the calling thread drives the engine, and the engine's own thread keeps out of
-  /// its way.
+  /// From enter() to leave() the calling thread drives the engine, and the engine's own thread keeps out
+  /// of its way.
   virtual void enter() = 0;
   virtual void leave() = 0;
 };
 
-/// Marks the calling thread as a stream's thread: it runs beside callers that have work of their own.
+/// Marks the calling thread as a stream's thread: it runs at the same time as callers that have work
+/// of their own.
 void serve_stream();
 /// Whether the calling thread is a stream's thread. If so, no work queued on that stream begins before the
 /// current work returns.
 bool serving_stream();
 
 /// Exists while the calling thread waits for a stream or for its turn: one stream thread may spin in its
-/// place. No effect on stream threads.
+/// place. It does nothing on stream threads.
 class LentCore {
  public:
   LentCore();
@@ -95,17 +96,17 @@ struct Question {
   Status (*ask)(void*) = nullptr;
   void* data = nullptr;
 };
-/// Sets the question of the calling thread and returns the previous one.
+/// Sets the callback of the calling thread and returns the previous one.
 Question ask_while_waiting(Question);
-/// Whether the caller runs inside a question, that is, while an operation further down the stack waits.
+/// Whether the caller runs inside such a callback, that is, while an operation further down the stack waits.
 bool inside_question();
 
 /// How long waiters keep a core before they give it up.
 struct Patience {
   std::chrono::microseconds spin{0};  ///< before the first yield; 0: poll `polls` times instead
-  /// Polls, each followed by a pause; about 250 ns in total. Ranks that share cores poll a few times before
-  /// they yield: a rank on another core answers within one hand-off, and a context switch costs as much as
-  /// six hand-offs.
+  /// The number of polls, each followed by a pause; they take about 250 ns in total. Ranks that share cores
+  /// poll a few times before they yield: a rank on another core answers within one hand-off, and a context
+  /// switch costs as much as six hand-offs.
   int polls = 10;
   bool crowded = false;  ///< too few cores for callers and streams to spin at the same time
   /// For ranks that can have a core each.
@@ -123,7 +124,7 @@ class Waiter {
 
   /// Later waits drive `engine`; nullptr: there is nothing to drive.
   void drive(ProgressEngine* engine) { engine_ = engine; }
-  /// Sets the patience of later waits. Called by the waiting thread.
+  /// Sets how long later waits keep a core before they give it up. Called by the waiting thread.
   void have(const Patience& patience) { patience_ = patience; }
 
   /// Waits until c >= at_least, or returns the failure that ended the wait. `by_engine`: only the progress

@@ -90,8 +90,8 @@ class ExportListing {
   int world_rank(int r) const { return world_[static_cast<std::size_t>(r)]; }
   bool in_process(int r) const { return memory_.members().is_thread(world_rank(r)); }
   List& list(int r) const { return reinterpret_cast<List*>(segment_->data())[r]; }
-  /// The first operation in which kernels of `reader` know export `number` of `owner`: 0 not
-  /// yet, kNone never.
+  /// The first operation in which kernels of `reader` know export `number` of `owner`: 0 not yet,
+  /// kNone never.
   std::uint64_t& known_from(int owner, int number, int reader) const;
   /// Returns a number for an export that is listed now; -1: none is free.
   int free_number();

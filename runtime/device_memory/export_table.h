@@ -35,8 +35,8 @@ class ExportTable {
  public:
   using Removed = std::map<std::uint64_t, GpuExport>::node_type;
 
-  /// `announce_end` is called for each export that has ended and was handed out, so that
-  /// importers release it.
+  /// `announce_end` is called for each export that has ended and was handed out, so that importers
+  /// release it.
   explicit ExportTable(std::function<void(std::uint64_t id)> announce_end)
       : announce_end_(std::move(announce_end)) {}
 

@@ -81,16 +81,16 @@ class GpuExports {
   std::uint64_t unite_around(const std::byte* p, std::size_t bytes);
   std::uint64_t export_of_run(RegisteredRanges::Run);
   void check_next_registration();
-  /// Removes a range. Exports that nothing uses any more are added to ending_. Allocates
-  /// nothing after reserve_ending.
+  /// Removes a range. Exports that nothing uses any more are added to ending_. Allocates nothing
+  /// after reserve_ending.
   void remove_range(std::uint64_t registration);
   void reserve_ending();
 
   // The caller does not hold mutex_.
   /// Makes the export of a range: all pieces of VMM memory that it overlaps, or the whole allocation.
   static Result<GpuExport> make_export(const std::byte* p, std::size_t bytes, const gpu::PointerInfo&, Reach);
-  /// Detects memory that the program has freed: each fourth call checks one registration and
-  /// one other allocation.
+  /// Detects memory that the program has freed: each fourth call checks one registration and one
+  /// other allocation.
   void check_for_freed();
   /// Ends the exports in ending_ when the process is idle (free_when_idle). If memory is short, a later call
   /// ends those that are left.

@@ -102,8 +102,8 @@ void MulticastObjects::drop_object(std::uint64_t key) {
   decltype(parts_)::node_type part;  // destroyed after the lock is released
   std::lock_guard lock(mutex_);
   part = parts_.extract(key);
-  // A rank that receives this answer searches for the error because of which this
-  // one left (FailureDetector::fail).
+  // A rank that receives this answer searches for the error because of which this one
+  // left (FailureDetector::fail).
   Status why(Failure{.reason = Reason::peer_dead,
                      .text = "it has left the group",
                      .rank = members_.rank(),

@@ -114,8 +114,8 @@ void PeerImports::release_all_ended() {
   };
   bool any = false;
   {
-    // The holder of the lock may be waiting for the answer of another rank. The watch thread
-    // calls this again.
+    // The holder of the lock may be waiting for the answer of another rank. The watch thread calls
+    // this again.
     std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock) return;
     for (int r = 0; r < members_.size(); ++r)

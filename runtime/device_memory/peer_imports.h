@@ -33,8 +33,8 @@ class PeerImports {
   /// Releases imports whose exports rank r lists as ended; from then on only a `keep` holds them. Returns
   /// false if the list of ended exports overflowed; then all imports from r were released.
   bool release_ended(int r);
-  /// Does the same for all ranks, and notifies the keepers. Called on the watch thread
-  /// and before allocations.
+  /// Does the same for all ranks, and notifies the keepers. Called on the watch thread and
+  /// before allocations.
   void release_all_ended();
   /// Releases the imports from rank r that can be released now, and returns whether this process still maps
   /// its export `id`. Called on the watch thread.

@@ -28,8 +28,8 @@ class JoiningRank {
 /// Lets other ranks of this process find the memory of a rank until `withdraw_rank`.
 void publish_rank(const wire::Nonce& job, int rank, DeviceMemory&);
 void withdraw_rank(const wire::Nonce& job, int rank);
-/// Calls f with the memory of a rank, which is not withdrawn meanwhile. Errors: those of
-/// f; never-joined, peer-dead.
+/// Calls f with the memory of a rank, which is not withdrawn meanwhile. Errors: those of f;
+/// never-joined, peer-dead.
 Status with_rank_memory(const wire::Nonce& job, int rank, const std::function<Status(DeviceMemory&)>& f);
 
 }  // namespace ouro::rt

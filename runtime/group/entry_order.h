@@ -10,8 +10,8 @@
 namespace ouro::rt {
 
 /// An operation that enters streams takes a place together with its ticket, and enters when all places before
-/// have been left. Work in streams then never waits for a later turn. Only one operation at
-/// a time is in its place.
+/// have been left. Work in streams then never waits for a later turn. Only one operation at a time is
+/// in its place.
 class EntryOrder {
  public:
   explicit EntryOrder(const FailureDetector& detector) : detector_(detector) {}
@@ -23,8 +23,8 @@ class EntryOrder {
     if (by_call) calls_.store(taken_, std::memory_order_relaxed);
     return place;
   }
-  /// Waits for a place. False: the group has failed first; neither this place nor a later one will be
-  /// reached.
+  /// Waits for a place. False: the group has failed first; neither this place nor a later one will
+  /// be reached.
   bool await(std::uint64_t place);
   /// Leaves a place, so that the next operation can enter.
   void leave(std::uint64_t place);

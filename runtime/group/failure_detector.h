@@ -22,8 +22,8 @@ namespace ouro::rt {
 /// it. Thread-safe.
 class FailureDetector final : public MemberObserver {
  public:
-  /// A rank may leave early because of an error. The error gets this long to show before the leaving rank
-  /// is named.
+  /// A rank may leave early because of an error. The error gets this long to show before the leaving
+  /// rank is named.
   static constexpr std::chrono::milliseconds kCauseFirst{100};
   struct Settings {
     std::string group;  ///< its name, for messages

@@ -1,5 +1,5 @@
-// GpuMessages: messages in memory of this rank's GPU, carried through memory that stands in for it. Used by
-// Group.
+// GpuMessages: messages in memory of this rank's GPU, carried through memory that stands in for it.
+// Used by Group.
 #pragma once
 #include <functional>
 #include <memory>

@@ -245,8 +245,8 @@ Status Group::exchange_if_there(const std::weak_ptr<Group>& weak, const std::vec
   const MessagesInFlight::One held(group.mailbox_.in_flight());
   if (!held) return group.gone();
   // Drops this handle, so that the last one is a user's: when that is destroyed, messages in flight end. A
-  // stream that runs its functions in the caller's thread keeps its handle, as that thread cannot wait for
-  // itself.
+  // stream that runs its functions in the caller's thread keeps its handle, as that thread cannot wait
+  // for itself.
   if (serving_stream()) self.reset();
   return group.exchange_held(messages, deadline);
 }
@@ -371,8 +371,8 @@ Result<std::shared_ptr<Group>> Group::shrink(ShrinkOutcome* outcome) {
   if (closed()) return Status(Reason::revoked, fmt::format("group '{}' is closed", spec_.name));
   if (succeeded_.load())  // that agreement may not hold any more, and its group has the next generation
     return invalid(
-        fmt::format("group '{}' of generation {} has been shrunk before; expected shrink() of the "
-                    "group that this returned",
+        fmt::format("group '{}' of generation {} has been shrunk before; "
+                    "expected shrink() of the group that this returned",
                     spec_.name, spec_.generation));
   OURO_TRY(check_wait("shrink()"));
   if (status().ok())

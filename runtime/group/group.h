@@ -1,5 +1,5 @@
-// Group: an ordered set of ranks that call operations together. Used by the API (ouro::Group is a handle
-// to one).
+// Group: an ordered set of ranks that call operations together. Used by the API (ouro::Group is a
+// handle to one).
 #pragma once
 #include <atomic>
 #include <chrono>

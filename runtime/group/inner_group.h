@@ -21,8 +21,8 @@ class InnerGroup {
   /// Fails this group because the outer one has failed, which has notified its members. Thread-safe.
   virtual void give_up(const Status& why) = 0;
   virtual bool failed() const = 0;
-  /// Waits until what is in flight has ended, and leaves the group. Idempotent. Errors: those of
-  /// Group::close().
+  /// Waits until what is in flight has ended, and leaves the group. Idempotent. Errors: those
+  /// of Group::close().
   virtual Status close() = 0;
   /// The rank in the job of a rank of this group; -1: there is no such rank.
   virtual int world_rank(int rank) const = 0;

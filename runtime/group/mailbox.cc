@@ -148,8 +148,8 @@ bool Mailbox::in_vain(const Message& m) {
   const int peer = m.request.peer;
   if (m.request.sends) return peer != self && members_.has_left(peer);
   if (peer != MessageRequest::kAny) return silent(peer);
-  // Another thread of this rank may still send to itself; a group of several ranks is not kept waiting for
-  // that.
+  // Another thread of this rank may still send to itself; a group of several ranks is not kept
+  // waiting for that.
   for (int r = 0; r < size; ++r)
     if (!(silent(r) || (r == self && !closing && size > 1))) return false;
   return true;

@@ -48,8 +48,8 @@ class Mailbox {
   /// `after` is released when the others have received what was sent to them (transport::Links).
   void linger(std::shared_ptr<void> after);
   /// Waits until all messages in flight have ended, each within its deadline; no new ones may begin. Receives
-  /// end as `revoked` once nobody is left who could send to them. `finishing` publishes that this rank sends
-  /// no more.
+  /// end as `revoked` once nobody is left who could send to them. `finishing` publishes that this rank
+  /// sends no more.
   void drain(const std::function<void()>& finishing);
   /// Called after drain(): destroys the links.
   void close();

@@ -1,6 +1,6 @@
 // MatchQueue: entries in the order in which they arrived, of which the first of a kind is found without a
-// walk. Used by the message engine, for receives that wait for messages and for messages that wait for
-// receives.
+// walk. Used by the message engine, for receives that wait for messages and for messages that wait
+// for receives.
 #pragma once
 #include <array>
 #include <cstddef>

@@ -60,8 +60,8 @@ Message* Messages::receiver_of(const Envelope& e) {
   return nullptr;
 }
 
-/// Gives a message that waits from now on to a receive, if there is one that it fits. `a` may be destroyed
-/// afterwards.
+/// Gives a message that waits from now on to a receive, if there is one that it fits. `a` may be
+/// destroyed afterwards.
 void Messages::offer(StoredMessage& a) {
   Message* const receiver = receiver_of(a.envelope);
   if (!receiver) return matching_.await_receive(a);

@@ -1,6 +1,6 @@
 // MessageCarrier: the memory at one end of a message, and how its bytes get from there into slots of a link,
-// or from slots to there. Used by the message engine; GpuMessages chooses the carriers of messages in memory
-// of a GPU.
+// or from slots to there. Used by the message engine; GpuMessages chooses the carriers of messages in
+// memory of a GPU.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -103,8 +103,8 @@ class MessageCarrier {
   std::shared_ptr<std::byte> on_device() const;
   /// Whether the memory is not the caller's: it may stay in use after the receive has been withdrawn.
   bool outlives_receive() const { return as<ReceiptCarrier>(); }
-  /// Moves a chunk from its slot to its place, unless the link has put it there. Errors: those of
-  /// copy_to_host.
+  /// Moves a chunk from its slot to its place, unless the link has put it there. Errors: those
+  /// of copy_to_host.
   Status take(const InboundChunk& c) const {
     const std::byte* const device =
         c.link.on_device ? c.link.on_device[c.index % c.link.slot_count] : nullptr;

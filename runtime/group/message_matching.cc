@@ -18,20 +18,18 @@ Status misfit_of(const MessageRequest& r, const Envelope& e) {
   if (!same_type(r, e))
     return Status(Failure{
         .reason = Reason::mismatch,
-        .text =
-            fmt::format("the message from rank {} with tag {} has {} elements of {}; expected {} (it stays "
-                        "queued)",
-                        e.source, e.tag, e.bytes / size_of(e.dtype), name(e.dtype), name(r.dtype)),
+        .text = fmt::format("the message from rank {} with tag {} has {} elements of {}; "
+                            "expected {} (it stays queued)",
+                            e.source, e.tag, e.bytes / size_of(e.dtype), name(e.dtype), name(r.dtype)),
         .rank = e.source,
         .detector = "message"});
   if (r.exact)
-    return Status(Failure{
-        .reason = Reason::mismatch,
-        .text = fmt::format("the message from rank {} with tag {} has {} bytes; expected {} (it stays "
-                            "queued)",
-                            e.source, e.tag, e.bytes, r.bytes),
-        .rank = e.source,
-        .detector = "message"});
+    return Status(Failure{.reason = Reason::mismatch,
+                          .text = fmt::format("the message from rank {} with tag {} has {} bytes; "
+                                              "expected {} (it stays queued)",
+                                              e.source, e.tag, e.bytes, r.bytes),
+                          .rank = e.source,
+                          .detector = "message"});
   return invalid(
       fmt::format("the message from rank {} with tag {} has {} bytes; room for {} (it stays queued)",
                   e.source, e.tag, e.bytes, r.bytes));

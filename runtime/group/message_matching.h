@@ -63,21 +63,21 @@ class MessageMatching {
   // Receives.
   /// Matches a new receive. *found is the message that it claims: the one that is set aside under its key, or
   /// the first that waits. If *found is nullptr, the receive waits from now on. Errors: invalid, mismatch;
-  /// the receive does not wait then, and the message stays where it is. Throws bad_alloc; nothing has changed
-  /// then.
+  /// the receive does not wait then, and the message stays where it is. Throws bad_alloc; nothing has
+  /// changed then.
   Status post(MatchableReceive&, UnexpectedMessage** found);
   /// Withdraws a receive. Returns the message that it had claimed if any other receive may have that now; the
   /// caller then offers it to take_receive().
   UnexpectedMessage* withdraw(MatchableReceive&);
   /// The receive that gets the next message from `source` if their tags are equal, or nullptr if this is not
-  /// certain: a receive from any source may get it first, or take another message and leave this one to the
-  /// next.
+  /// certain: a receive from any source may get it first, or take another message and leave this one
+  /// to the next.
   MatchableReceive* expected_from(int source) const;
 
   // Messages.
   /// Takes the earliest receive that matches a message out of the queue, or returns nullptr. If the message
-  /// does not fit, *misfit is the error with which the receive ends, and the caller calls again; else *misfit
-  /// is OK.
+  /// does not fit, *misfit is the error with which the receive ends, and the caller calls again; else
+  /// *misfit is OK.
   MatchableReceive* take_receive(const Envelope&, Status* misfit);
   /// Whether a message without a receive may be taken. False: the backlog is full, no receive waits for
   /// `source`, and `asked` names neither `source` nor kAny.

@@ -28,8 +28,8 @@ class MessageSet {
   /// Posts a message, in the order of the calls of a thread. `then` is called once, here or in the set's
   /// thread, unless this returns an error.
   Status add(const Message&, Then then);
-  /// Ends receives for which nothing has arrived as revoked, waits for all other messages, and refuses new
-  /// ones.
+  /// Ends receives for which nothing has arrived as revoked, waits for all other messages, and
+  /// refuses new ones.
   void close();
 
  private:

@@ -1,7 +1,7 @@
 // Messages: the engine of a group's tagged point-to-point traffic. It moves messages over links; which
 // receive gets which message is in message_matching.h, and how bytes get into slots and out of them in
-// message_carrier.h. Used by Mailbox. A waiting thread drives all traffic of its rank; there is no thread of
-// its own.
+// message_carrier.h. Used by Mailbox. A waiting thread drives all traffic of its rank; there is no thread
+// of its own.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -34,8 +34,8 @@ class Messages {
   /// slot), resource.
   /// Messages without a receive stay on their links, and their senders wait, while those that are queued here
   /// have MessageMatching::kBacklog bytes or more, unless this rank has a receive for their source, or a
-  /// message of its own that has not been taken. `source`: messages from there (kAny: all) are taken
-  /// nevertheless.
+  /// message of its own that has not been taken. `source`: messages from there (kAny: all) are
+  /// taken nevertheless.
   Status progress(std::optional<int> source = std::nullopt);
   /// Removes a message that is not done from all queues; its memory belongs to the caller again. A send that
   /// is completely on the link becomes done. False: a send is only partly on the link, which can carry no
@@ -47,8 +47,8 @@ class Messages {
   Message* take_ended(EndedMessages& ended);
   /// As withdraw() for a receive of which nothing has arrived; false: something has, or it is done.
   bool withdraw_unbegun(Message&);
-  /// Whether all sends are over, and the messages have arrived, as far as it is known here. `ask`: see
-  /// transport::FarLinks::arrived.
+  /// Whether all sends are over, and the messages have arrived, as far as it is known here. `ask`:
+  /// see transport::FarLinks::arrived.
   bool all_arrived(bool ask);
   /// The earliest matching message that has begun to arrive and has no receive; nullopt: there is none.
   std::optional<Envelope> peek(int source, int tag) const;
@@ -70,8 +70,8 @@ class Messages {
 
  private:
   using FarLinks = transport::FarLinks;
-  /// An unexpected message and the memory in which it waits: its own, or a carrier that has outlived its
-  /// receive.
+  /// An unexpected message and the memory in which it waits: its own, or a carrier that has outlived
+  /// its receive.
   struct StoredMessage : UnexpectedMessage {
     std::unique_ptr<std::byte[]> own_memory;
     MessageCarrier carrier;
@@ -106,8 +106,8 @@ class Messages {
   StoredMessage& store(const Envelope&, std::size_t got);
   StoredMessage& store_in(const MessageCarrier&, const Envelope&, std::size_t got);
   void discard(StoredMessage&);
-  /// Makes the link to rank `to` usable. Releases `lock` meanwhile; after an error it stays released. Errors:
-  /// as post().
+  /// Makes the link to rank `to` usable. Releases `lock` meanwhile; after an error it stays released.
+  /// Errors: as post().
   Status reach(int to, std::unique_lock<std::mutex>& lock);
 
   // Sends.
@@ -131,8 +131,8 @@ class Messages {
   void withdraw_from(Inbound&, Message&);
 
   // Memory in which links receive by themselves.
-  /// Posts the first receive for `source` to the link, for the case that the next message of `source` matches
-  /// it.
+  /// Posts the first receive for `source` to the link, for the case that the next message of `source`
+  /// matches it.
   void expect(Inbound& i, int source) {
     if (i.link.view.elsewhere) expect_on_link(i, source);
   }

@@ -116,8 +116,8 @@ Status Planner::work_out(const Operation& op, Plan* plan) const {
   const bool canonical = plan->op.numerics == Numerics::canonical;
   std::string why;
   const StandardFloats floats;  // all ranks compute the same costs
-  const bool tell = log::enabled(log::Level::info, log::Subsystem::TUNING);
-  OURO_TRY(selector().select(op, rank, canonical, &plan->choice, tell ? &why : nullptr));
+  const bool explains = log::enabled(log::Level::info, log::Subsystem::TUNING);
+  OURO_TRY(selector().select(op, rank, canonical, &plan->choice, explains ? &why : nullptr));
   plan->signature = signature(op, rank, size, canonical,
                               op.names_algorithm() ? static_cast<int>(plan->choice.algorithm) + 1 : 0);
   // For device memory the host's choice counts only if the call names the algorithm.

@@ -13,8 +13,8 @@
 
 namespace ouro::rt {
 
-/// Makes the plans of a group: checks a call, selects its algorithm, signs it, and works out how it runs on
-/// the host.
+/// Makes the plans of a group: checks a call, selects its algorithm, signs it, and works out how it runs
+/// on the host.
 class Planner {
   friend struct TestAccess;
 
@@ -37,15 +37,15 @@ class Planner {
   bool outdated(const Plan& plan) const { return plan.table != table(); }
   std::uint32_t table() const { return static_cast<std::uint32_t>(serial()); }
   /// Selects by the rows of another record from now on. Other threads may plan meanwhile: plans whose turn
-  /// has not been reached yet are made again. Called by the thread whose turn it is. Throws if there is no
-  /// memory.
+  /// has not been reached yet are made again. Called by the thread whose turn it is. Throws if there
+  /// is no memory.
   void reckon_with(const Context&, const Calibration&);
   /// Errors: those of check() and of the selection, resource. Throws nothing.
   Status make(const Operation&, Plan*) const;
   /// What would be selected, and, unless `why` is null, why.
   Status choose(const Operation&, Choice*, std::string* why = nullptr) const;
-  /// The times that the flows of a choice take according to a host's record, as text; "" if the record does
-  /// not say.
+  /// The times that the flows of a choice take according to a host's record, as text; "" if the record
+  /// does not say.
   std::string predicted(const Calibration&, const Operation&, const Choice&) const;
   /// The predicted time in nanoseconds of the flow that is likely to run, the fastest that the choice allows.
   /// 0: not known.

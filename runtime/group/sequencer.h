@@ -39,8 +39,8 @@ class Sequencer {
   struct Numbers {
     std::uint64_t ticket, place;
   };
-  /// `by_call`: the calling thread enters the stream itself; else a stream's thread will. The caller holds
-  /// submit_mutex().
+  /// `by_call`: the calling thread enters the stream itself; else a stream's thread will. The caller
+  /// holds submit_mutex().
   Numbers take_ticket_and_place(bool by_call) {
     const std::uint64_t place = entries_.take(by_call);
     return {take_ticket(), place};
@@ -117,8 +117,8 @@ class Sequencer {
     wait_patiently(turn_, ticket);
     pass(ticket + many);
   }
-  /// Skips a ticket whose turn may be far away, on a thread of its own. The group outlives that thread's
-  /// work.
+  /// Skips a ticket whose turn may be far away, on a thread of its own. The group outlives that
+  /// thread's work.
   void skip_aside(std::uint64_t ticket);
   static constexpr std::uint64_t kNoPlace = ~std::uint64_t{0};
 

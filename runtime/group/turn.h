@@ -1,5 +1,5 @@
-// Turn: one operation's place in the order of its group; and a turn that waits in a stream. Used by Group and
-// its parts.
+// Turn: one operation's place in the order of its group; and a turn that waits in a stream. Used by Group
+// and its parts.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Agreement on which members continue after a failure between hosts: Paxos over registers that one member
-// writes and the others read, late or never. Pure: no clock, no shared memory, no threads. Used by
-// Group::shrink.
+// writes and the others read, late or never. Pure: no clock, no shared memory, no threads. Used
+// by Group::shrink.
 #pragma once
 #include <chrono>
 #include <cstdint>

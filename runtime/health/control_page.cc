@@ -20,8 +20,8 @@ std::uint64_t mix(std::uint64_t x) {  // finaliser of splitmix64 (Steele, Lea, F
 bool kept(const VoteRegister&) { return false; }
 bool kept(const RevisionRegister& r) { return r.kept.get() != 0; }
 
-/// The register to which `place` refers, or else a cleared one that no open group holds; nullptr: all are
-/// in use.
+/// The register to which `place` refers, or else a cleared one that no open group holds; nullptr: all
+/// are in use.
 template <class Register, std::size_t N, class Empty>
 Register* claim(ControlPage& mine, Register (&registers)[N], std::uint64_t key, Shared<std::uint32_t>& place,
                 Empty&& empty) {

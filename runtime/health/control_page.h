@@ -236,8 +236,8 @@ void enter(GroupRecord&, std::uint64_t seq, Signature);
 /// have it (yet, or any more).
 std::optional<Signature> entered_as(const GroupRecord&, std::uint64_t seq);
 
-/// The vote register of an open group on its owner's page, claimed at the first call. nullptr: all are
-/// in use.
+/// The vote register of an open group on its owner's page, claimed at the first call. nullptr: all
+/// are in use.
 VoteRegister* claim_vote(ControlPage& mine, GroupRecord&);
 /// Likewise, the register in which the owner proposes records.
 RevisionRegister* claim_revision(ControlPage& mine, GroupRecord&);

@@ -118,8 +118,8 @@ std::vector<wire::Note> ReplicaPublisher::changes() {
   for (Record& r : changed)
     if (r.error > now.errors_used) r.error = told_[r.index].error = 0;  // being published: sent next time
   for (std::uint32_t i = head_.errors_used; i < now.errors_used; ++i) notes.push_back(error_note(i));
-  // Votes are read after the records and sent before them, so that a record with a final state follows the
-  // last vote.
+  // Votes are read after the records and sent before them, so that a record with a final state follows
+  // the last vote.
   for (std::size_t i = 0; i < kVotes; ++i)
     if (wire::Note vote; vote_changed(i, &vote)) notes.push_back(std::move(vote));
   pack(changed, &notes);

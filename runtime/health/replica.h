@@ -52,8 +52,8 @@ class ReplicaPublisher {
 /// The reader's side: applies a note to the copy. Errors: refused (the note has impossible contents).
 Status apply(const wire::Note&, ControlPage& copy);
 
-/// Kinds of notes on control lines. A filler has no contents: it is a sign of life as long as a packet
-/// of data.
+/// Kinds of notes on control lines. A filler has no contents: it is a sign of life as long as a
+/// packet of data.
 enum class NoteKind : std::uint16_t { head = 1, error, records, fenced, vote, filler };
 
 }  // namespace ouro::rt

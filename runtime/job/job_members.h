@@ -10,8 +10,8 @@
 
 namespace ouro::rt {
 
-/// The ranks of the job as this one sees them: where they are, the contents of their control pages, and which
-/// have died.
+/// The ranks of the job as this one sees them: where they are, the contents of their control pages, and
+/// which have died.
 class JobMembers {
  public:
   /// `peers`: by rank, including this rank's own entry.

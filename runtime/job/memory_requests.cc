@@ -54,7 +54,8 @@ Result<wire::Frame> MemoryRequests::ask_once(int r, const wire::Fetch& request, 
   if (!line) return ended(r, peer, "it no longer answers");
   OURO_TRY(check_peer(line.get()));
   OURO_TRY(send_frame(line.get(), request, give));
-  // The end of the rank is not always a hang-up: a process that it forked may hold the socket open.
+  // The connection does not always close when the rank ends: a process that it forked may hold the
+  // socket open.
   const auto end = std::min<Clock::time_point>(Clock::now() + kFetchDeadline, until);
   const auto slice = [&] { return std::min<Clock::time_point>(Clock::now() + kFetchSlice, end); };
   auto incoming = recv_frame(line.get(), slice());

@@ -23,8 +23,8 @@ class MemoryRequests {
   const wire::Nonce& job() const { return job_; }
 
   /// Errors: unsupported (a rank of another host), peer-dead, refused and others that the rank answers,
-  /// deadline (10 s, or earlier at `until`), resource. Fills in the job; `give`: descriptors to send with the
-  /// request.
+  /// deadline (10 s, or earlier at `until`), resource. Fills in the job; `give`: descriptors to send with
+  /// the request.
   Result<wire::Frame> ask(int r, wire::Fetch request, std::vector<Fd>* fds, const std::vector<int>& give = {},
                           Clock::time_point until = Clock::time_point::max()) const;
   /// Requests one descriptor; *got: size of the memory, in bytes.

@@ -13,7 +13,7 @@ void Observers::enrol(MemberObserver& g) {
   std::vector<LostRank> gone;
   for (int r = 0; r < members_.size(); ++r)
     if (members_.is_dead(r))
-      gone.push_back({r, Reason::peer_dead, "it had gone before the group was made", "pidfd"});
+      gone.push_back({r, Reason::peer_dead, "it had ended before the group was made", "pidfd"});
   if (!gone.empty()) g.on_losses(gone);
 }
 

@@ -48,7 +48,7 @@ class Observers {
   void report_deaths(const std::vector<int>& ranks);
   void report_losses(const std::vector<LostRank>&);
   void report_fence(int by);
-  /// Checks all pages for errors that were not there the last time.
+  /// Checks all pages for errors that are new since the last check.
   void scan_errors();
   void poll_device();
 

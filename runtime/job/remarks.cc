@@ -1,4 +1,4 @@
-// What ranks publish about themselves when they join. See remarks.h.
+// Facts that ranks publish about themselves when they join. See remarks.h.
 #include "runtime/job/remarks.h"
 
 #include <algorithm>

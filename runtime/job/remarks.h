@@ -9,8 +9,8 @@
 
 namespace ouro::rt {
 
-/// The processors that the rank may use (a count of words, u16, and that many words, little-endian), and
-/// its GPU.
+/// The processors that the rank may use (a count of words, u16, and that many words, little-endian),
+/// and its GPU.
 wire::Bytes remarks(const ControlPage&);
 /// Writes them to a replica. Returns the number of bytes of `all` that they took; nullopt: malformed.
 std::optional<std::size_t> read_remarks(const wire::Bytes& all, ControlPage*);

@@ -14,7 +14,7 @@ class Admission {
   enum class Verdict {
     admitted,   ///< the rank has joined
     turn_away,  ///< this request is refused, the job continues to form
-    give_up,    ///< the job cannot form: all ranks are told why
+    give_up,    ///< the job cannot form: all ranks receive the reason
   };
   struct Decision {
     Verdict verdict = Verdict::admitted;
@@ -25,7 +25,7 @@ class Admission {
   Admission(const wire::Nonce& job, int world, std::string settings, std::string host, int pid);
 
   Decision consider(const wire::Join&);
-  /// Takes an admission back, as what came with the request is not usable after all.
+  /// Revokes an admission because something that was sent with the request is not usable after all.
   void vacate(int rank);
   /// The failure if two processes say that they are the same rank: another rank is then missing, and waiting
   /// for it would be in vain.

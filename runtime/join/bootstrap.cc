@@ -32,10 +32,11 @@
 namespace ouro::rt {
 namespace {
 
-// Waited beyond a rank's own deadline, for a verdict that says more.
+// A rank waits this long beyond its own deadline for the gathering rank's verdict, which names more than the
+// rank knows.
 constexpr std::chrono::milliseconds kPatience{1000};
 constexpr std::chrono::milliseconds kRollCall{200};
-constexpr std::chrono::milliseconds kLookAtCancel{100};
+constexpr std::chrono::milliseconds kPollCancel{100};
 
 }  // namespace
 
@@ -51,8 +52,7 @@ Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, s
 }
 
 Result<Peer> make_remote(const wire::Member& m, std::size_t control_bytes) {
-  if (m.endpoint.empty())
-    return Status(Reason::refused, fmt::format("rank {} came without an address", m.rank));
+  if (m.endpoint.empty()) return Status(Reason::refused, fmt::format("rank {} sent no address", m.rank));
   auto control = SharedSegment::create(control_bytes, "copies of control pages");
   if (!control.ok()) return control.status();
   auto& page = *reinterpret_cast<ControlPage*>((*control)->data());
@@ -112,7 +112,7 @@ class Hub {
   Hub(const JoinOptions& options, Fd listener, Peer self)
       : options_(options),
         listener_(io_, std::move(listener),
-                  [this](const Line& line, Incoming said) { hear(line, std::move(said)); }),
+                  [this](const Line& line, Incoming said) { receive(line, std::move(said)); }),
         late_(io_),
         admission_(options.job, options.world, options.settings, self.host, self.pid),
         peers_(static_cast<std::size_t>(options.world)),
@@ -127,7 +127,7 @@ class Hub {
       if (Clock::now() >= end)
         outcome_ = admission_.expired(std::chrono::duration<double>(options_.deadline).count());
       else
-        io_.run_one_until(std::min(end, Clock::now() + (options_.cancel ? kLookAtCancel
+        io_.run_one_until(std::min(end, Clock::now() + (options_.cancel ? kPollCancel
                                                         : options_.roll ? kRollCall
                                                                         : 1s)));
       if (outcome_.ok() && options_.roll) call_roll();
@@ -137,7 +137,7 @@ class Hub {
     if (!outcome_.ok()) {
       for (auto& line : lines_)
         if (line) listener_.refuse(line, outcome_);
-      // Ranks that come a moment later are told the same reason instead of being hung up on.
+      // Ranks that arrive a moment later receive the same reason instead of a closed connection.
       const auto until =
           Clock::now() +
           (outcome_.reason() == Reason::never_joined || options_.cancelled() ? 0ms : kTellLatecomers);
@@ -150,7 +150,7 @@ class Hub {
  private:
   using Line = LocalListener::Line;
 
-  /// Fails if a missing rank has ended, as it will not come any more.
+  /// Fails if a missing rank has ended, because it will not join any more.
   void call_roll() {
     for (const int rank : admission_.missing())
       if (const auto code = options_.roll->code(rank)) {
@@ -169,7 +169,7 @@ class Hub {
     });
   }
 
-  void hear(const Line& line, Incoming said) {
+  void receive(const Line& line, Incoming said) {
     if (const auto* no = std::get_if<wire::Refuse>(&said.frame)) {
       if (outcome_.ok()) outcome_ = objection_of(*no);
       return;
@@ -197,7 +197,8 @@ class Hub {
   void member(int rank, const Line& line, Peer peer) {
     peers_[static_cast<std::size_t>(rank)] = std::move(peer);
     lines_[static_cast<std::size_t>(rank)] = line;
-    // Until the table goes out a rank sends nothing: if its line becomes readable, the rank has ended.
+    // A rank sends nothing until it has received the table: if its line becomes readable before, the
+    // rank has ended.
     when_readable(*line, [this, rank](error_code e) {
       if (!e && outcome_.ok() && !admission_.complete()) outcome_ = admission_.lost(rank);
     });
@@ -221,8 +222,8 @@ class Hub {
 
 std::string host_of(const JoinOptions& o) { return o.network ? o.network->options().host_id : ""; }
 
-/// Joining for every rank that does not gather: repeats the request until it is answered, then reads
-/// the table.
+/// Joining for every rank that does not gather: repeats the request until it is answered, then
+/// reads the table.
 Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Join& join) {
   const auto end = deadline_after(options.deadline);
   // The gathering rank gives its verdict at its own deadline, and that of another host takes time to arrive.
@@ -236,23 +237,23 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
                           .pid = pid,
                           .detector = "socket"});
   };
-  const auto hear = [&](int line) -> Result<Incoming> {
+  const auto receive = [&](int line) -> Result<Incoming> {
     for (;;) {
       if (options.cancelled()) return cancelled();
       auto said =
-          recv_frame(line, options.cancel ? std::min(verdict_by, Clock::now() + kLookAtCancel) : verdict_by);
+          recv_frame(line, options.cancel ? std::min(verdict_by, Clock::now() + kPollCancel) : verdict_by);
       if (said.ok() || said.status().reason() != Reason::deadline || Clock::now() >= verdict_by) return said;
     }
   };
   const Fd pidfd = self_pidfd();
   std::vector<int> fds{self.control->fd()};
   if (pidfd) fds.push_back(pidfd.get());
-  // The gathering rank, by the launcher's count of hosts.
+  // The gathering rank is determined by the launcher's count of hosts.
   const int gatherer = options.network && options.roll ? options.roll->first() : 0;
   Fd line;
   int root = 0;  // pid of the gathering rank, once it has listened
-  // A root that hangs up without an answer has either ended or completed the job meanwhile: the next attempt
-  // shows which.
+  // A root that closes the connection without an answer has either ended or completed the job meanwhile; the
+  // next attempt shows which.
   std::optional<Incoming> first;
   for (auto pause = 1ms; !first; pause = std::min<std::chrono::milliseconds>(pause * 2, 20ms)) {
     line = connect_local(rendezvous_name(options.job, host_of(options)));
@@ -261,7 +262,7 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
       OURO_TRY(check_peer(line.get()));
       root = credentials(line.get()).pid;
       auto answer =
-          send_frame(line.get(), join, fds).ok() ? hear(line.get()) : Result<Incoming>(dead_root(root));
+          send_frame(line.get(), join, fds).ok() ? receive(line.get()) : Result<Incoming>(dead_root(root));
       if (answer.ok()) {
         first = std::move(*answer);
         break;
@@ -279,10 +280,11 @@ Result<Joined> ask(const JoinOptions& options, const Peer& self, const wire::Joi
                             .detector = "launcher"});
     if (options.cancelled()) return cancelled();
     if (Clock::now() >= end)
-      return Status(Reason::never_joined,
-                    fmt::format("{} did not open the rendezvous within {} s (never started, "
-                                "another host, or a stale id)",
-                                hub_name, std::chrono::duration<double>(options.deadline).count()));
+      return Status(
+          Reason::never_joined,
+          fmt::format(
+              "{} did not open the rendezvous within {} s (never started, another host, or a stale id)",
+              hub_name, std::chrono::duration<double>(options.deadline).count()));
     std::this_thread::sleep_for(pause);
   }
   std::vector<Peer> peers(static_cast<std::size_t>(options.world));
@@ -355,11 +357,10 @@ Result<Joined> join(const JoinOptions& options, const std::string& server,
     Fd other = connect_local(name);
     const Credentials holder = other ? credentials(other.get()) : Credentials{0, geteuid()};
     if (holder.uid != geteuid())
-      return Status(
-          Reason::refused,
-          fmt::format("user {} (pid {}) holds the name '@{}' of this job; expected user {}. Another "
-                      "name of the job keeps it out, a random one best (UniqueId)",
-                      holder.uid, holder.pid, name, geteuid()));
+      return Status(Reason::refused,
+                    fmt::format("user {} (pid {}) holds the name '@{}' of this job; expected user {}. "
+                                "Another name of the job keeps it out, a random one best (UniqueId)",
+                                holder.uid, holder.pid, name, geteuid()));
     const Status taken =
         net ? Status(Reason::refused,
                      fmt::format(
@@ -368,7 +369,7 @@ Result<Joined> join(const JoinOptions& options, const std::string& server,
                          holder.pid, self.host, options.rank, self.pid))
             : Admission::twice(0, self.host, holder.pid, self.host, self.pid);
     // The ranks that gather there need not wait: some rank of this job has two processes, so another has
-    // none. If the job has formed already, this is a latecomer's word, and nobody minds it.
+    // none. If the job has formed already, the message is late and is ignored.
     if (other)
       (void)send_frame(other.get(), wire::Refuse{Reason::refused, options.rank, taken.failure()->text}).ok();
     return taken;

@@ -18,7 +18,7 @@ namespace ouro::rt {
 class Network;
 class Roll;
 
-/// What a rank knows of another once the job is complete.
+/// A rank's record of another rank once the job is complete.
 struct Peer {
   int pid = 0;
   std::uint64_t process = 0;  ///< its process_number(); of ranks of this host known from the start

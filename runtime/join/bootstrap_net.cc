@@ -80,7 +80,7 @@ class HostRoot {
       : options_(options),
         net_(*options.network),
         listener_(net_.io(), std::move(listener),
-                  [this](const Line& line, Incoming said) { hear(line, std::move(said)); }),
+                  [this](const Line& line, Incoming said) { receive(line, std::move(said)); }),
         self_(std::move(self)),
         own_{.rank = options.rank, .pid = self_.pid, .host = self_.host},
         rendezvous_(std::move(rendezvous)) {}
@@ -89,7 +89,7 @@ class HostRoot {
     rendezvous_.hand_to(net_);
     std::optional<Result<std::vector<MemberRecord>>> table;
     rendezvous_.async_table([&](Result<std::vector<MemberRecord>> t) { table.emplace(std::move(t)); });
-    // The rendezvous keeps the deadline; waits a little longer in case its answer is in flight.
+    // The rendezvous observes the deadline; this waits a little longer in case its answer is in flight.
     const auto end = deadline_after(options_.deadline) + kGatherPatience;
     while (!table && Clock::now() < end) {
       net_.io().run_one_for(100ms);
@@ -113,7 +113,7 @@ class HostRoot {
     if (!options_.roll || Clock::now() < next_call_) return;
     next_call_ = Clock::now() + 100ms;
     for (int rank = 0; rank < options_.world; ++rank)
-      if (const auto code = options_.roll->code(rank); code && told_.insert(rank).second)
+      if (const auto code = options_.roll->code(rank); code && ended_.insert(rank).second)
         rendezvous_.absent(rank, *code);
   }
 
@@ -122,7 +122,7 @@ class HostRoot {
     Peer peer;
   };
 
-  void hear(const Line& line, Incoming said) {
+  void receive(const Line& line, Incoming said) {
     if (const auto* no = std::get_if<wire::Refuse>(&said.frame)) return give_up(objection_of(*no));
     const auto* join = std::get_if<wire::Join>(&said.frame);
     if (!join)
@@ -139,7 +139,7 @@ class HostRoot {
   }
 
   /// Checks what can be checked on this host. World sizes, settings and ranks out of range are checked by
-  /// rank 0, which tells all ranks.
+  /// rank 0, which notifies all ranks.
   Status objection(const wire::Join& join) const {
     if (join.job != options_.job) return {Reason::refused, "wrong-job: another job is gathered here"};
     if (join.rank >= wire::kMaxWorld)
@@ -154,7 +154,7 @@ class HostRoot {
     return Admission::twice(rank, first.host, first.pid, join.host, join.pid);
   }
 
-  /// Rank 0 decides, as it alone knows whether the job has formed, and refuses all ranks.
+  /// Rank 0 decides, because it alone knows whether the job has formed, and refuses all ranks.
   void give_up(const Status& why) { rendezvous_.give_up(own_, why); }
 
   void member(const Line& line, const wire::Join& join, Peer peer) {
@@ -170,7 +170,8 @@ class HostRoot {
       guests_.erase(it);
     };
     rendezvous_.bring(std::move(member), std::move(refused), join.world);
-    // Until the table goes out a rank sends nothing: if its line becomes readable, the rank has ended.
+    // A rank sends nothing until it has received the table: if its line becomes readable before, the
+    // rank has ended.
     when_readable(*line, [this, rank, alive = std::weak_ptr(alive_)](error_code e) {
       if (!e && !alive.expired() && guests_.contains(rank)) rendezvous_.lost(rank);
     });
@@ -217,8 +218,8 @@ class HostRoot {
   const MemberRecord own_;
   HostRendezvous rendezvous_;
   std::map<int, Guest> guests_;
-  Status outcome_;      // a failure, told to ranks that come from now on
-  std::set<int> told_;  // ranks of which the launcher says that they have ended
+  Status outcome_;       // a failure, which is sent to ranks that arrive from now on
+  std::set<int> ended_;  // ranks that have ended, as the launcher reports
   Clock::time_point next_call_{};
   // Callbacks may be called after the end of this object.
   std::shared_ptr<char> alive_ = std::make_shared<char>();

@@ -8,7 +8,7 @@
 
 namespace ouro::rt {
 
-/// Makes the Peer of a rank of this host from what came with its request or with the table.
+/// Makes the Peer of a rank of this host from the content of its request or of the table.
 Result<Peer> make_peer(std::int32_t pid, std::string host, std::string server, std::vector<Fd> fds,
                        std::size_t control_bytes);
 /// Makes the Peer of a rank of another host, with a replica of its control page that is still to be filled.
@@ -16,7 +16,8 @@ Result<Peer> make_remote(const wire::Member&, std::size_t control_bytes);
 /// Sends the table to one rank of this host: members of this host with their descriptors.
 Status send_table(int line, const std::vector<Peer>& peers);
 
-/// What a process of this job says that finds its own place taken (`join`), instead of asking to join.
+/// The failure that a process of this job reports, instead of asking to join, if it finds its own place taken
+/// (in `join`).
 Status objection_of(const wire::Refuse&);
 
 /// Joining on the first rank of a host, in a job over several hosts: gathers the ranks of its host and brings

@@ -22,8 +22,8 @@
 namespace ouro::rt {
 namespace {
 
-// Of a process: its listeners, those of asio for each thread (epoll, an event, a timer), the segments of the
-// first groups, connections of strangers.
+// Descriptors of a process: its listeners, those of asio for each thread (epoll, an event, a timer), the
+// segments of the first groups, and connections that are not of this job.
 constexpr std::size_t kOwn = 32;
 constexpr std::size_t kRoom = 256;  // reserve beyond the need, when the limit is raised
 
@@ -50,8 +50,8 @@ std::size_t descriptors_to_join(int world, bool network, int lines) {
 }
 
 std::size_t descriptors_of_threads(int world) {
-  // For each rank a page, two ends of its connection to rank 0, a listener, a request in flight, and three
-  // of asio.
+  // For each rank a page, two ends of its connection to rank 0, a listener, a request in flight, and
+  // three of asio.
   return static_cast<std::size_t>(std::max(world, 0)) * 9 + kOwn;
 }
 

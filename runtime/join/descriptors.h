@@ -7,8 +7,8 @@
 
 namespace ouro::rt {
 
-/// The most descriptors that a rank holds while a job of `world` ranks forms, beside those that are open
-/// already: for each other rank its control page, its pidfd and, on the gathering rank, its connection;
+/// The most descriptors that a rank holds while a job of `world` ranks forms, in addition to those that are
+/// open already: for each other rank its control page, its pidfd and, on the gathering rank, its connection;
 /// between hosts a replica of its page, two control lines while one is replaced, and `lines` connections of
 /// the fabric. Groups, streams and memory that others registered take more later; some of these are included.
 std::size_t descriptors_to_join(int world, bool network, int lines);

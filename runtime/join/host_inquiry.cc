@@ -10,7 +10,7 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kAnswerTime = 2500ms;  // a SYN is retransmitted after 1 s
 constexpr auto kFirstRest = 50ms, kLongestRest = 1000ms;
-// Attempts are counted, not timed, as a process that was stopped knows nothing of the time in between.
+// Attempts are counted, not timed, because a process that was stopped does not notice the time in between.
 constexpr int kUnanswered = 2, kAttempts = 24;
 
 }  // namespace
@@ -29,11 +29,11 @@ void HostInquiry::ask() {
   ++attempts_;
   dial(io_, endpoint_, Purpose::join, self_, leader_, Clock::now() + patience_,
        [weak = weak_from_this()](const Result<Line>& line) {
-         if (const auto self = weak.lock()) self->heard(line);
+         if (const auto self = weak.lock()) self->on_answer(line);
        });
 }
 
-void HostInquiry::heard(const Result<Line>& line) {
+void HostInquiry::on_answer(const Result<Line>& line) {
   const Reason why = line.status().reason();
   if (why == Reason::peer_dead || why == Reason::refused) return done_(Verdict::dead);
   const bool answered = line.ok() || line.status().failure()->detector == "hang-up";

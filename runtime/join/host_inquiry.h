@@ -15,9 +15,9 @@ namespace ouro::rt {
 class HostInquiry : public std::enable_shared_from_this<HostInquiry> {
  public:
   enum class Verdict : std::uint8_t {
-    dead,        ///< nothing listens there any more, or another program does
+    dead,        ///< nothing listens at its endpoint any more, or another program does
     silent,      ///< two attempts of 2.5 s and some round trips got no answer
-    stays_away,  ///< it answers, or hangs up, but makes no new line for about 20 s
+    stays_away,  ///< it answers, or closes the connection, but makes no new line for about 20 s
   };
   /// `broken`: the line that broke. `done` is called once, never from inside start().
   HostInquiry(asio::io_context& io, std::string endpoint, Identity self, const Line& broken,
@@ -26,7 +26,7 @@ class HostInquiry : public std::enable_shared_from_this<HostInquiry> {
 
  private:
   void ask();
-  void heard(const Result<Line>&);
+  void on_answer(const Result<Line>&);
 
   asio::io_context& io_;
   const std::string endpoint_;

@@ -1,4 +1,4 @@
-// Which rank this process is, by the variables of the launcher that has started it. See launch.h.
+// Determines which rank this process is from the variables of the launcher that started it. See launch.h.
 #include "runtime/join/launch.h"
 
 #include <fmt/format.h>
@@ -50,8 +50,8 @@ Result<Launch> read(const Variables& env, const Found& names) {
   l.launcher = names.launcher;
   if (names.size.empty() || !env.has(names.size)) {
     return invalid(fmt::format(
-        "{} is set, but {} is not: the number of ranks is unknown; set OURO_RANK and OURO_WORLD_SIZE, or "
-        "unset {}",
+        "{} is set, but {} is not: the number of ranks is unknown; "
+        "set OURO_RANK and OURO_WORLD_SIZE, or unset {}",
         names.rank, names.size.empty() ? "no variable with the number of ranks" : names.size, names.rank));
   }
   if (!env.has(names.rank)) {
@@ -78,7 +78,7 @@ Result<Launch> read(const Variables& env, const Found& names) {
   }
   OURO_TRY(check(names, l));
   const bool foreign =
-      names.node == "SLURM_NODEID" && !slurm::hosts(env, l.launcher);  // an allocation's shell has it, too
+      names.node == "SLURM_NODEID" && !slurm::hosts(env, l.launcher);  // an allocation has it, too
   if (!names.node.empty() && !foreign && env.has(names.node)) {
     const Result<int> node = env.number(names.node);
     if (!node.ok()) return node.status();
@@ -106,7 +106,7 @@ std::string key_of(const Variables& env, const std::string& launcher) {
   return slurm::hosts(env, launcher) ? fmt::format("slurm:{}", slurm::step_name(env)) : "";
 }
 
-/// Where the hosts of the job meet, or "" if that is not known.
+/// The endpoint of the rendezvous, or "" if that is not known.
 Result<std::string> rendezvous_of(const Variables& env, const Launch& l) {
   if (env.has("OURO_RENDEZVOUS")) return std::string(env.text("OURO_RENDEZVOUS"));
   if (l.launcher == "torchrun" && env.has("MASTER_ADDR") && env.has("MASTER_PORT")) {
@@ -131,8 +131,8 @@ Result<std::string> rendezvous_of(const Variables& env, const Launch& l) {
   return std::string();
 }
 
-/// Checks what a job over several hosts needs beside ranks and sizes: a rendezvous, and a job key, which
-/// it completes.
+/// Checks what a job over several hosts needs in addition to ranks and sizes: a rendezvous, and a job key,
+/// which it completes.
 Status check_rendezvous(Launch& l) {
   if (l.rendezvous.empty()) {
     return invalid(fmt::format(

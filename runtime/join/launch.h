@@ -39,9 +39,9 @@ Identity identity();
 /// host:port of the rendezvous; with a file there, a missing OURO_JOB_ID is `invalid`.
 ///
 /// The rendezvous is OURO_RENDEZVOUS, else under torchrun port MASTER_PORT+1 of MASTER_ADDR (its agent holds
-/// MASTER_PORT), else under SLURM the step's first host, where rank 0 lives, with a port made of the numbers
-/// of job and step, else MASTER_ADDR and MASTER_PORT as set by hand. A job over several hosts without a
-/// rendezvous is `invalid`: mpirun passes OURO_RENDEZVOUS on with -x.
+/// MASTER_PORT), else under SLURM the step's first host, where rank 0 lives, with a port computed from the
+/// numbers of job and step, else MASTER_ADDR and MASTER_PORT as set by hand. A job over several hosts without
+/// a rendezvous is `invalid`: mpirun passes OURO_RENDEZVOUS on with -x.
 ///
 /// Errors: invalid (variables missing, not numbers, out of range, or of launchers that disagree; the text
 /// names them).

@@ -57,8 +57,8 @@ bool agree(const Variables& env, const Found& a, const Found& b) {
 
 /// Whether `inner` is known to have been started by a rank of `outer`, so that the variables of `outer`
 /// describe its parent: ouro-run records the launchers of which it was a rank itself; torchrun marks its
-/// workers, and is started by one task of srun or mpirun per node; mpirun starts its daemons by srun, one
-/// per node.
+/// workers, and is started by one task of srun or mpirun per node; mpirun starts its daemons by srun,
+/// one per node.
 bool inside(const Variables& env, const Found& inner, const Found& outer) {
   if (inner.launcher == "ouro") {
     std::string_view list = env.text("OURO_OUTER_LAUNCHERS");
@@ -119,8 +119,7 @@ Result<std::optional<Found>> choose(const Variables& env) {
     if (agree(env, first, other) || inside(env, first, other)) continue;
     return invalid(
         fmt::format("two launchers disagree about which rank this is: {} and {}; unset the variables of the "
-                    "one that did not "
-                    "start it, or choose with OURO_LAUNCHER={} or OURO_LAUNCHER={}",
+                    "one that did not start it, or choose with OURO_LAUNCHER={} or OURO_LAUNCHER={}",
                     shown(env, first), shown(env, other), first.launcher, other.launcher));
   }
   return std::optional<Found>(first);

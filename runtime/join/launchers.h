@@ -1,4 +1,4 @@
-// Launchers: which of those whose variables are set has started this process. Used by launch.cc.
+// Finds the launcher that started this process among those whose variables are set. Used by launch.cc.
 #pragma once
 #include <optional>
 #include <string>

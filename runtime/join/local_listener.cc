@@ -21,8 +21,8 @@ constexpr auto kFirstFrame = 1s;
 
 class LocalListener::State : public std::enable_shared_from_this<State> {
  public:
-  State(asio::io_context& io, Fd socket, Heard heard)
-      : io_(io), socket_(watched(io, socket)), rest_(io), heard_(std::move(heard)) {}
+  State(asio::io_context& io, Fd socket, FrameHandler handler)
+      : io_(io), socket_(watched(io, socket)), rest_(io), handler_(std::move(handler)) {}
 
   void accept() {
     accepting_ = socket_.is_open() && half_open_ < kHalfOpen;
@@ -39,7 +39,7 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
         .ok();
   }
   Fd release() {
-    heard_ = nullptr;
+    handler_ = nullptr;
     rest_.cancel();
     return socket_.is_open() ? Fd(socket_.release()) : Fd();
   }
@@ -48,7 +48,7 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
  private:
   using Descriptor = asio::posix::stream_descriptor;
 
-  /// Whatever happens, accepting continues, and no connection is hung up on: peers wait for answers.
+  /// Accepting continues after every error, and no connection is closed, because peers wait for answers.
   void accept_some() try {
     while (half_open_ < kHalfOpen && socket_.is_open()) {
       if (!next_)
@@ -68,8 +68,7 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
   } catch (const std::exception& e) {  // no memory, or the system cannot watch more descriptors
     rest(e.what());
   }
-  /// Pauses. Unlike with strangers from a network, no connection is dropped: the peers are on this host, and
-  /// can wait.
+  /// Pauses. Unlike connections from a network, none is dropped: the peers are on this host, and can wait.
   void rest(const char* why = "no file descriptor is left; raise `ulimit -n`") {
     if (!shortage_.lasts()) OURO_WARN("a local connection has to wait: {}", why);
     rest_.expires_after(shortage_.rest());
@@ -89,19 +88,19 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
       --self->half_open_;
       if (!self->accepting_) self->accept();
       timer->cancel();
-      if (!e) self->hear(line);
+      if (!e) self->receive(line);
     });
   }
-  void hear(const Line& line) {
-    if (!heard_) return;
+  void receive(const Line& line) {
+    if (!handler_) return;
     auto incoming = recv_frame(line->native_handle(), Clock::now());
     if (!incoming.ok()) {
       if (incoming.status().reason() == Reason::refused)
-        OURO_WARN("pid {} of this host speaks to this job and is refused: {}",
+        OURO_WARN("pid {} of this host connected to this job and is refused: {}",
                   credentials(line->native_handle()).pid, incoming.status().failure()->text);
       return refuse(line, incoming.status());
     }
-    const Heard f = heard_;  // a copy: the callee may release()
+    const FrameHandler f = handler_;  // a copy: the callee may release()
     f(line, std::move(*incoming));
   }
 
@@ -109,14 +108,14 @@ class LocalListener::State : public std::enable_shared_from_this<State> {
   Descriptor socket_;
   Fd next_;  // accepted, and still to be watched
   asio::steady_timer rest_;
-  Heard heard_;
+  FrameHandler handler_;
   FdShortage shortage_;
   int half_open_ = 0, refused_ = 0;
   bool accepting_ = false;
 };
 
-LocalListener::LocalListener(asio::io_context& io, Fd socket, Heard heard)
-    : state_(std::make_shared<State>(io, std::move(socket), std::move(heard))) {
+LocalListener::LocalListener(asio::io_context& io, Fd socket, FrameHandler handler)
+    : state_(std::make_shared<State>(io, std::move(socket), std::move(handler))) {
   state_->accept();
 }
 LocalListener::~LocalListener() { (void)state_->release(); }

@@ -16,7 +16,7 @@ struct Credentials {
   unsigned uid = 0;
 };
 
-/// A listening socket under an abstract name (no file; it goes with its owner). Errors: refused (the name is
+/// A listening socket under an abstract name (no file; it ends with its owner). Errors: refused (the name is
 /// taken), resource.
 Result<Fd> listen_local(const std::string& name);
 /// A connected socket; an invalid Fd if nothing listens (yet), or if there is no descriptor: errno
@@ -27,7 +27,7 @@ Credentials credentials(int fd);
 /// Refuses a peer that runs under another user.
 Status check_peer(int fd);
 
-/// Sends one frame with up to kMaxFds descriptors, which stay the caller's.
+/// Sends one frame with up to kMaxFds descriptors, which the caller continues to own.
 Status send_frame(int fd, const wire::Frame&, const std::vector<int>& fds = {});
 struct Incoming {
   wire::Frame frame;

@@ -1,6 +1,6 @@
 // The rendezvous of hosts: rank 0 gathers the member records of all ranks, the leader of each host brings
 // those of its host, and the complete table spreads along a tree of hosts. Used by bootstrap. Everything runs
-// on the thread that runs the io_context; callbacks come from that thread, never from inside a call.
+// on the thread that runs the io_context; callbacks run on that thread, never inside a call.
 #pragma once
 #include <functional>
 #include <memory>
@@ -24,10 +24,10 @@ struct RendezvousOptions {
   int arity = 8;                                 ///< of the tree: copies of the table that a host sends
 };
 
-/// How long after a failure latecomers are told the reason instead of being hung up on.
+/// How long after a failure ranks that arrive late receive the reason instead of a closed connection.
 inline constexpr std::chrono::milliseconds kTellLatecomers{200};
 
-/// On rank 0, which is also the leader of its host.
+/// The rendezvous on rank 0, which is also the leader of its host.
 class RendezvousServer {
  public:
   /// With "file:PATH" it listens on `options.self.endpoint`'s address, port 0, and writes its endpoint to the
@@ -42,15 +42,15 @@ class RendezvousServer {
   void bring(MemberRecord, std::function<void(Status)> refused = {}, std::uint32_t world = 0);
   /// A rank of this host has ended before the job was complete.
   void lost(int rank);
-  /// The job cannot form, as the leader of a host has found out; without effect once it has.
+  /// The leader of a host reports that the job cannot form; ignored once it has formed.
   void give_up(const Status& why);
   /// The launcher says that a rank of any host has ended: if it has not joined, it will not.
   void absent(int rank, int code);
   /// The callback is called once: with the table, by rank (without settings), or with the failure that the
-  /// other hosts are told, too. Errors: mismatch (worlds or settings differ), never-joined, peer-dead.
+  /// other hosts receive, too. Errors: mismatch (worlds or settings differ), never-joined, peer-dead.
   void async_table(TableCallback);
-  /// Whether all hosts have the table, or have gone. Until then the server must keep running; afterwards, for
-  /// as long as it lives, it tells latecomers that the job is closed.
+  /// Whether every host has the table, or has ended. Until then the server must keep running; afterwards, for
+  /// as long as it lives, it refuses ranks that arrive late because the job is closed.
   bool served() const;
 
  private:
@@ -59,9 +59,9 @@ class RendezvousServer {
   std::shared_ptr<State> state_;
 };
 
-/// On the leader of every other host. Dials repeatedly, with jitter, until rank 0 answers or the deadline is
-/// over, and replaces a line that breaks. A rendezvous file may be one of an earlier job: if it leads to
-/// another program, it is read again.
+/// The rendezvous on the leader of every other host. Dials repeatedly, with jitter, until rank 0 answers or
+/// the deadline is over, and replaces a line that breaks. A rendezvous file may be one of an earlier job: if
+/// it leads to another program, it is read again.
 class RendezvousClient {
  public:
   RendezvousClient(asio::io_context&, RendezvousOptions);
@@ -70,7 +70,7 @@ class RendezvousClient {
   /// As in the server; the refusal of a rank ends this client unless there is a `refused`.
   void bring(MemberRecord, std::function<void(Status)> refused = {}, std::uint32_t world = 0);
   void lost(int rank);
-  /// As in the server, which is told; `by` names the rank that has found it out (its rank, pid and host).
+  /// As in the server, which is notified; `by` names the rank that has found it out (its rank, pid and host).
   void give_up(const MemberRecord& by, const Status& why);
   /// The launcher says that rank 0 has ended.
   void root_absent(int code);
@@ -79,7 +79,7 @@ class RendezvousClient {
   void async_table(TableCallback);
   /// Takes a line of Purpose::table from this rank's own listener: another host fetches the table here.
   void serve(Line);
-  /// Whether all hosts that are to fetch the table here have it, or have gone. Until then this object must
+  /// Whether every host that is to fetch the table here has it, or has ended. Until then this object must
   /// keep running.
   bool served() const;
 

@@ -18,7 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto kAttempt = 20s;  // per connection and handshake; a SYN is retransmitted after 1, 3, 7, 15 s
 constexpr auto kFetch = 5s;     // for the table from another host, before rank 0 is asked for it
-constexpr auto kVerdictPatience = 1s;  // beyond the deadline: rank 0's verdict says more than this rank's
+constexpr auto kVerdictPatience = 1s;  // beyond the deadline: rank 0's verdict is more precise
 constexpr auto kServe = 10s;           // for hosts that should fetch the table here
 constexpr auto kFirstPause = 10ms, kLongestPause = 200ms;
 
@@ -75,16 +75,16 @@ class RendezvousClient::State : public RendezvousSide {
   void lost(int rank) {
     post([this, rank] {
       if (over() || !members_.count(rank)) return;
-      tell({Reason::peer_dead, rank, members_.at(rank).member.pid, true, {}, "it ended"});
+      report({Reason::peer_dead, rank, members_.at(rank).member.pid, true, {}, "it ended"});
     });
   }
   void give_up(const MemberRecord& by, const Status& why) {
     post([this, by, why] {
-      if (!over()) tell({why.reason(), by.rank, by.pid, false, by.host, why.failure()->text});
+      if (!over()) report({why.reason(), by.rank, by.pid, false, by.host, why.failure()->text});
     });
   }
   void root_absent(int code) {
-    post([this, code] {  // once rank 0 has been met, its line shows its end
+    post([this, code] {  // once rank 0 has answered, its line shows its end
       if (over() || met_) return;
       fail(Status(Failure{.reason = Reason::never_joined,
                           .text = fmt::format("it ended with exit code {} before all had joined", code),
@@ -114,8 +114,8 @@ class RendezvousClient::State : public RendezvousSide {
     std::function<void(Status)> refused;
   };
 
-  /// Sends a word to rank 0, now and on each later line.
-  void tell(const wire::NetRefuse& word) {
+  /// Sends a report to rank 0, now and on each later line.
+  void report(const wire::NetRefuse& word) {
     words_.push_back(word);
     if (root_) root_->send(word);
   }
@@ -162,7 +162,7 @@ class RendezvousClient::State : public RendezvousSide {
     if (Status s = watch_link(line->socket.get()); !s.ok()) OURO_INFO(BOOTSTRAP, "{}", s.failure()->text);
     root_ = std::make_shared<FrameStream>(io_, std::move(*line), wire::kMaxControl);
     root_->start(while_open([this](Result<wire::NetFrame> frame) {
-      frame.ok() ? hear(std::move(*frame)) : broken(frame.status());
+      frame.ok() ? receive(std::move(*frame)) : broken(frame.status());
     }));
     for (const auto& [rank, mine] : members_) root_->send(wire::MemberOffer{mine.world, mine.member});
     for (const auto& word : words_) root_->send(word);
@@ -174,7 +174,7 @@ class RendezvousClient::State : public RendezvousSide {
     pause_ = std::min<std::chrono::milliseconds>(pause_ * 2, kLongestPause);
     at(again_, wait, [this] { connect(); });
   }
-  /// Warns that rank 0 is not reached. While there is a line to it, rank 0 says which ranks are missing.
+  /// Warns that rank 0 is not reached. While there is a line to it, rank 0 itself names the missing ranks.
   void tell_late() {
     if (!root_)
       OURO_WARN("rank {} waits for rank 0 at {}; {}", options_.identity.rank, options_.place, last_attempt_);
@@ -188,12 +188,12 @@ class RendezvousClient::State : public RendezvousSide {
     }
     last_attempt_ = "the line to rank 0 broke: " + why.failure()->text;
     if (why.reason() == Reason::refused) return fail(why);
-    // Rank 0 sends again what has not arrived; a part of the table is of no use.
+    // Rank 0 sends the whole table again, so a part of it is of no use.
     if (asked_root_) start_over(), asked_root_ = false;
     try_again();
   }
 
-  void hear(wire::NetFrame frame) {
+  void receive(wire::NetFrame frame) {
     pause_ = kFirstPause;
     if (auto* f = std::get_if<wire::TablePiece>(&frame)) return add(std::move(*f));
     if (auto* f = std::get_if<wire::Source>(&frame)) return fetch(*f);
@@ -242,12 +242,12 @@ class RendezvousClient::State : public RendezvousSide {
   }
   void ask_root(const std::string& why) {
     if (over() || asked_root_) return;
-    OURO_INFO(BOOTSTRAP, "the table of ranks did not come from another host ({}): asking rank 0", why);
+    OURO_INFO(BOOTSTRAP, "the table of ranks did not arrive from another host ({}): asking rank 0", why);
     start_over();
     if (root_) root_->send(wire::Want{});
   }
 
-  /// From here on the table comes from rank 0 itself.
+  /// Asks rank 0 itself for the table.
   void start_over() {
     asked_root_ = true;
     patience_.cancel();

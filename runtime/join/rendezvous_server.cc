@@ -21,8 +21,8 @@ namespace ouro::rt {
 namespace {
 
 using namespace std::chrono_literals;
-// How long a host may take to come back if its line broke before it said where it listens: it dials (three
-// round trips) and asks again, and a packet may be retransmitted.
+// How long a host may take to reconnect if its line broke before it sent its endpoint: it dials (three round
+// trips) and asks again, and a packet may be retransmitted.
 Clock::duration come_back(const Line& line) { return 400ms + 8 * line.round_trip; }
 
 std::string listed(const std::vector<int>& ranks) {
@@ -166,17 +166,17 @@ class RendezvousServer::State : public RendezvousSide {
   }
 
   void greet(Line line) {
-    if (line.purpose != Purpose::join) return;  // nothing else is served here, so it is hung up
+    if (line.purpose != Purpose::join) return;  // nothing else is served here, so the connection is closed
     if (Status s = watch_link(line.socket.get()); !s.ok()) OURO_INFO(BOOTSTRAP, "{}", s.failure()->text);
     auto host = std::make_shared<Host>();
     host->stream = std::make_shared<FrameStream>(io_, std::move(line), wire::kMaxControl);
     hosts_.push_back(host);
     host->stream->start(while_open([this, host](Result<wire::NetFrame> frame) {
-      frame.ok() ? hear(host, std::move(*frame)) : broken(host, frame.status());
+      frame.ok() ? receive(host, std::move(*frame)) : broken(host, frame.status());
     }));
   }
 
-  void hear(const HostPtr& host, wire::NetFrame frame) {
+  void receive(const HostPtr& host, wire::NetFrame frame) {
     if (auto* f = std::get_if<wire::MemberOffer>(&frame)) return join(host, std::move(*f));
     if (auto* f = std::get_if<wire::NetRefuse>(&frame)) {  // a rank of that host has ended, or objects
       if (!over() && std::find(host->ranks.begin(), host->ranks.end(), f->rank) != host->ranks.end())
@@ -208,7 +208,7 @@ class RendezvousServer::State : public RendezvousSide {
     const bool again = before != taken_.end() && before->second == host->stream->line().peer_process &&
                        table_[rank].pid == member.pid && table_[rank].host == member.host &&
                        table_[rank].host_id == member.host_id;
-    if (again) {  // the host's line broke, and it has come back on a new one
+    if (again) {  // the host's line broke, and it has reconnected
       for (auto* list : {&hosts_, &limbo_})
         for (auto& other : *list) std::erase(other->ranks, member.rank);
       std::erase_if(limbo_, [](const auto& other) { return other->ranks.empty(); });
@@ -218,9 +218,9 @@ class RendezvousServer::State : public RendezvousSide {
       return;
     }
     if (complete_)
-      return refuse(
-          {Reason::refused, fmt::format("closed: the job is complete; rank {} came too late", member.rank)},
-          false);
+      return refuse({Reason::refused,
+                     fmt::format("closed: the job is complete; rank {} arrived too late", member.rank)},
+                    false);
     const auto decision = consider(member, request.world);
     if (decision.verdict == Admission::Verdict::admitted) return take(std::move(member), host);
     if (decision.verdict == Admission::Verdict::turn_away) return refuse(decision.why, true);
@@ -273,8 +273,8 @@ class RendezvousServer::State : public RendezvousSide {
     deliver();
   }
 
-  /// Where the leader of a host listens; empty unless it has brought its own record. The rank that it claimed
-  /// in the handshake may be another's, or none of this job.
+  /// The endpoint of a host's leader; empty unless it has brought its own record. The rank that it claimed in
+  /// the handshake may be another's, or none of this job.
   std::string endpoint_of_leader(const Host& host) const {
     const int leader = host.stream->line().peer_rank;
     const bool brought = std::find(host.ranks.begin(), host.ranks.end(), leader) != host.ranks.end();
@@ -287,7 +287,7 @@ class RendezvousServer::State : public RendezvousSide {
     for (const auto& piece : pieces_) host.stream->send(piece);
   }
 
-  /// When all hosts have the table, tells them so: none will fetch it from another any more.
+  /// Notifies all hosts once each of them has the table: none will fetch it from another any more.
   void all_served() {
     if (!complete_ || said_bye_ || !served()) return;
     said_bye_ = true;
@@ -300,7 +300,7 @@ class RendezvousServer::State : public RendezvousSide {
       OURO_WARN("the line of {} is cut: {}", host->stream->line().peer_address, why.failure()->text);
     if (complete_) return all_served();
     if (!outcome_.ok() || host->ranks.empty()) return;
-    // A single reset is no death: the host may come back under the same names.
+    // A single reset does not prove a death: the host may reconnect under the same names.
     limbo_.push_back(host);
     const Line& line = host->stream->line();
     const std::string endpoint = endpoint_of_leader(*host);
@@ -317,7 +317,7 @@ class RendezvousServer::State : public RendezvousSide {
     host->inquiry->start();
   }
 
-  /// Fails the job unless all ranks of the host have come back on another line.
+  /// Fails the job unless all ranks of the host have reconnected on another line.
   void stays_away(const HostPtr& host, HostInquiry::Verdict verdict) {
     std::erase(limbo_, host);
     if (over() || host->ranks.empty()) return after_admission();

@@ -26,7 +26,7 @@ struct Roll::Page {
   char magic[sizeof kMagic];
   std::int32_t world, first;
   char job[kLongestJob];
-  // Exit code + 1; 0: it runs. No other data depends on it, so relaxed order is enough.
+  // Exit code + 1; 0: it runs. Relaxed order is enough, because no other data depends on it.
   std::atomic<std::uint16_t> codes[kMaxRanks];
 };
 

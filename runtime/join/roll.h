@@ -1,6 +1,6 @@
-// Roll: which ranks have ended, as their launcher knows, in memory that the ranks of its host can read.
-// Written by ouro-run and its agents; read while ranks join, so that none waits for a rank that will
-// not come.
+// The roll of a job: the launcher writes which ranks have ended into memory that the ranks of its host can
+// read. Written by ouro-run and its agents; read while ranks join, so that none waits for a rank
+// that has ended.
 #pragma once
 #include <memory>
 #include <optional>
@@ -23,7 +23,7 @@ class Roll {
   /// The value of OURO_ROLL for ranks of this host, valid as long as this process and object live.
   std::string place() const;
 
-  // The side of a rank.
+  // The calls of a rank.
   /// The roll that OURO_ROLL names; nullptr if it is unset, or leads to no roll of this user (another PID
   /// namespace, a launcher that has ended). That is no error, since nothing but time is lost without a roll.
   static std::shared_ptr<const Roll> of_launcher();

@@ -66,8 +66,8 @@ Result<int> local_size(const Variables& env, int size) {
   const std::string list = env.first({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
   if (list.empty() || !env.has("SLURM_NODEID")) {
     return invalid(
-        "SLURM does not say how many tasks this node has: SLURM_STEP_TASKS_PER_NODE or SLURM_NODEID is "
-        "missing");
+        "SLURM does not say how many tasks this node has: "
+        "SLURM_STEP_TASKS_PER_NODE or SLURM_NODEID is missing");
   }
   const Result<int> node = env.number("SLURM_NODEID");
   if (!node.ok()) return node.status();

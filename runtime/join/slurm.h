@@ -8,7 +8,7 @@
 namespace ouro::slurm {
 
 /// Whether this is a process of srun. The shells of salloc and sbatch also have SLURM's other variables, and
-/// an interactive or batch step with a reserved number, but are no ranks: a job that counted them would wait
+/// an interactive or batch step with a reserved number, but are not ranks: a job that counted them would wait
 /// for ranks that do not exist.
 bool in_step(const Variables&);
 /// Whether srun hosts this launcher, and thus sets variables that the launcher does not.

@@ -1,6 +1,6 @@
 // The only way to include Boost.Asio: <utility> is included first (Boost 1.74 with g++ 12 misses
-// std::exchange otherwise). It also has helpers for descriptors. Used by bootstrap, the watch and the
-// network.
+// std::exchange otherwise). It also has helpers for descriptors. Used by bootstrap, the watch and
+// the network.
 #pragma once
 #include <utility>
 

@@ -15,8 +15,8 @@ constexpr auto kIdle = 2s;      // longer than on control lines, which show a de
 constexpr auto kAgain = 100ms;  // between attempts
 
 // The rate of connections is limited to one every kEach, and kBurst / kEach at once for paths that cut many:
-// a peer that has given this rank up hangs up on each one at once until it notifies this rank on a control
-// line.
+// a peer that has given this rank up hangs up on each one at once until it notifies this rank on a
+// control line.
 constexpr auto kEach = 125ms, kBurst = 32 * kEach;
 
 }  // namespace

@@ -149,8 +149,8 @@ class LineListener::Acceptor : public std::enable_shared_from_this<Acceptor> {
     after(shortage_.rest(), [this] { accept(); });
   }
 
-  /// No descriptor is left: the connection at the head of the queue would wake this thread forever, so it is
-  /// dropped.
+  /// No descriptor is left: the connection at the head of the queue would wake this thread forever, so it
+  /// is dropped.
   void shed() {
     spare_.reset();
     Fd(accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -368,7 +368,7 @@ Result<wire::Secret> job_secret() {
         "ranks on several hosts need a secret: OURO_SECRET_FILE names a file of mode 600 with at least 32 "
         "hexadecimal digits, equal on all hosts (or, where everybody on the network is trusted, "
         "OURO_INSECURE=1)");
-  OURO_WARN("OURO_INSECURE=1: hosts join without a secret; whoever reaches a port is believed");
+  OURO_WARN("OURO_INSECURE=1: hosts join without a secret, and every process that reaches a port is trusted");
   return wire::Secret();
 }
 

@@ -1,5 +1,5 @@
-// The network of a rank: its thread, and the assignment of lines to parts. See network.h; network_create.cc
-// makes it.
+// The network of a rank: its thread, and the assignment of lines to parts. See network.h;
+// network_create.cc makes it.
 #include "runtime/network/network.h"
 
 #include <boost/asio/post.hpp>
@@ -15,8 +15,8 @@ namespace {
 using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kFirstLines = 1500ms, kLastWords = 500ms, kServe = 2s;
 
-/// Calls `idle` on the thread of `io` until it returns true, for at most `at_most`. An exception counts
-/// as false.
+/// Calls `idle` on the thread of `io` until it returns true, for at most `at_most`. An exception
+/// counts as false.
 template <class F>
 void wait_for(asio::io_context& io, std::chrono::milliseconds at_most, F&& idle) {
   const auto end = Clock::now() + at_most;

@@ -59,8 +59,8 @@ class Network {
   std::vector<SlowHost> slow_hosts() const {
     return control_ ? control_->hosts().slow() : std::vector<SlowHost>();
   }
-  /// Called when the others have agreed to continue without `rank`, which is notified, also if it connects
-  /// again.
+  /// Called when the others have agreed to continue without `rank`, which is notified, also if it
+  /// connects again.
   void fence(int rank);
   /// From now on nothing is sent or received on any line, and none ends (OURO_FAULT).
   void cut();

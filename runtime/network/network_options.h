@@ -1,5 +1,5 @@
-// NetworkOptions: how a rank reaches other hosts, as its user has configured it. Used by Network and
-// its parts.
+// NetworkOptions: how a rank reaches other hosts, as its user has configured it. Used by Network
+// and its parts.
 #pragma once
 #include <chrono>
 #include <cstdint>

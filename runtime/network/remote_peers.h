@@ -76,8 +76,8 @@ class RemotePeers {
   void lose(int rank, Reason, std::string text, std::string detector);
   /// Takes samples of all connections to ranks that are still there. Called with each heartbeat.
   void sample(Clock::time_point now);
-  /// Hosts to which data is being retransmitted, for want of acknowledgements; views into the peers'
-  /// endpoints.
+  /// Hosts to which data is being retransmitted, for want of acknowledgements; views into the
+  /// peers' endpoints.
   std::set<std::string_view> unanswered();
   /// Handles a failure that the fabric has found, unless the rank has left in good order, which also
   /// ends connections.

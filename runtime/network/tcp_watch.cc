@@ -111,14 +111,14 @@ std::string SilenceWatch::text(std::string_view host) const {
           host);
     case Way::outbound_lost:
       return fmt::format(
-          "packets from {0} arrive, and for {1:.1f} s none has acknowledged what this rank sends: "
-          "packets are lost on the way from this host to {0}, or a round trip takes longer than that",
+          "packets from {0} arrive, and for {1:.1f} s none has acknowledged what this rank sends: packets "
+          "are lost on the way from this host to {0}, or a round trip takes longer than that",
           host, seconds(to_ - unanswered_));
     case Way::nothing_arrives:
       return fmt::format(
           "no packet has come from {0} for {1:.1f} s: packets are lost on the way from there to this "
-          "host, or take longer than that, or {0} is down; whether packets from this host arrive there "
-          "is not known",
+          "host, or take longer than that, or {0} is down; "
+          "whether packets from this host arrive there is not known",
           host, seconds(to_ - from_));
   }
   return "";

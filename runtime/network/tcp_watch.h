@@ -52,9 +52,8 @@ class SilenceWatch {
   /// value discards all evidence.
   void take(std::span<const TcpChange>, Clock::time_point last_received, Clock::time_point now);
   Way way() const;
-  /// Describes what is certain about the path to and from `host`; "" if nothing is. A late packet
-  /// cannot be distinguished from a lost one until it arrives, so the text states for how long none has
-  /// arrived.
+  /// Describes what is certain about the path to and from `host`; "" if nothing is. A late packet cannot be
+  /// distinguished from a lost one until it arrives, so the text states for how long none has arrived.
   std::string text(std::string_view host) const;
 
  private:

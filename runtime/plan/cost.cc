@@ -23,12 +23,12 @@ using kernels::CopyKind, kernels::kCopySizes;
 
 constexpr std::size_t kLine = 64, kLarge = std::size_t{1} << 20, kDisplaced = std::size_t{3} << 20;
 // Another choice must take at most this fraction of the table's; a smaller gain may be the model's error.
-// That is smaller where copies of private buffers of more than 1 MiB are all that counts, and each rank has a
-// core.
+// That error is smaller where only copies of private buffers of more than 1 MiB count, and each rank
+// has a core.
 constexpr double kSaves = 0.85, kSavesInCopies = 0.95;
 
-/// Nanoseconds for so many bytes: proportional up to the first size and from the last one on, linear between
-/// neighbours.
+/// Nanoseconds for so many bytes: proportional up to the first size and from the last one on, linear
+/// between neighbours.
 template <std::size_t N>
 double interpolated(const std::array<std::size_t, N>& sizes, const std::array<double, N>& ns, double bytes) {
   const auto x = [&](std::size_t s) { return static_cast<double>(sizes[s]); };
@@ -85,7 +85,7 @@ struct Prices {
   Lost stores, loads;
 };
 
-/// How much longer a copy takes while the other core copies, too.
+/// The factor by which a copy takes longer while the other core copies, too.
 double crowded(std::uint32_t together, std::uint32_t alone) {
   return together == 0 || alone == 0 ? 1 : std::max(1.0, double(together) / alone);
 }
@@ -95,8 +95,8 @@ struct Cost {
   double write, read;
 };
 
-/// What it costs while the other rank copies, too: of a post (staged), or to and from the buffer of another
-/// rank. For large buffers it depends on where the buffers are, not on who has read a line.
+/// The cost of a copy while the other rank copies, too: of a post (staged), or to and from the buffer of
+/// another rank. For large buffers it depends on where the buffers are, not on which core has read a line.
 Cost crowded_copy(const PairCosts& far, CopyKind kind, bool staged, bool ring, bool much, std::size_t size) {
   constexpr std::size_t kPiece = kernels::copy_size_class(kLargePiece);
   const CopyCost alone = cost_of(far, kind, size);
@@ -133,7 +133,7 @@ Prices prices_of(const Calibration& c, const CostQuery& q, bool staged, bool alo
   const double rewritten = !much ? 1 : rooted ? 0.5 : 0;
   const auto pull = [&](std::size_t s) { return double(q.huge_pages ? far.pull_huge[s] : far.pull[s]); };
   // Half of a read between the nearest cores, since small copies within a core's own cache are not measured.
-  // By the built-in kind, because non-temporal stores leave what is read next in no cache.
+  // The built-in kind counts, because non-temporal stores leave what is read next in no cache.
   const auto local = [&](std::size_t s) {
     if (much && far.large_local && s >= kPiece)
       return double(far.large_local) / double(kLargeBytes) * double(kCopySizes[s]);
@@ -162,15 +162,14 @@ struct Facts {
   void (*run)(Place, Charge&) = nullptr;
 };
 
-/// A listener that adds up what one rank pays for its steps.
+/// A listener that adds up the cost of one rank's steps.
 class Charge {
  public:
   Charge(const Facts& flow, const Prices& prices, int ranks, double chunk)
       : flow_(flow), p_(prices), n_(ranks), chunk_(chunk) {}
   void operator()(const Step& s) { pay(s); }
   double ns = 0;
-  double read_in_place =
-      0;  ///< bytes out of the buffers of others; on the whole, others read as much of mine
+  double read_in_place = 0;  ///< bytes out of the buffers of others; on average, others read as much of mine
 
  private:
   [[gnu::noinline]] void pay(const Step&);
@@ -202,7 +201,7 @@ void Charge::pay(const Step& s) {
     if (!flow_.by_reference || (s.verb & flow::kResult))
       ns += p_.write(chunk_ * s.span);
     else
-      ns += wait(n_ - 1);  // until all have said where their buffers are
+      ns += wait(n_ - 1);  // until all have published where their buffers are
     return;
   }
   if (s.verb & flow::kPosted) {
@@ -215,7 +214,7 @@ void Charge::pay(const Step& s) {
   }
   if (s.verb & flow::kMulticast) {
     ns += (n_ - 1) * p_.write(chunk_);
-    // The application then reads the others' stores out of their caches, not its own.
+    // The application then reads the others' stores out of the caches of their cores, not out of its own.
     if (p_.afterwards)
       ns += p_.cached && p_.loads.known() ? p_.loads((n_ - 1) * chunk_)
                                           : (n_ - 1) * std::max(0.0, p_.read(chunk_) - p_.local(chunk_));
@@ -293,7 +292,7 @@ std::optional<double> predicted_where(const Calibration& c, const CostQuery& q, 
   const bool blocks = traits_of(q.collective).blocks();
   const double longest = static_cast<double>(q.bytes) / (blocks ? 1 : flow.chunks(Place{0, q.ranks, 0, 1}));
   if (flow.by_reference) {
-    // In place, the peers write by zero copy what they have read.
+    // If the call is in place, the peers write by zero copy what they have read.
     const bool written = q.in_place && !flow.pulls && traits_of(q.collective).reduces_all();
     const double input = written ? 0 : double(traits_of(q.collective).in.elements(q.bytes, q.ranks));
     return kCallNs + (flow.pulls ? 0 : kReferenceNs) + walk(flow, p, q.ranks, 1, longest, false, input);
@@ -338,8 +337,8 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
   std::vector<Rule> rows;
   if (!c.known() || ranks < 2 || ranks > kMostRanks) return rows;
   const Rules table = built_in_rules();
-  // Ranks that share cores have as much to copy, so large calls compare as if each rank had a core. What
-  // smaller ones cost depends on when each rank gets its turn.
+  // Ranks that share cores have as much to copy, so large calls compare as if each rank had a core. The cost
+  // of smaller ones depends on when each rank gets its turn.
   const bool crowded = cores == Cores::fewer;
   for (const Collective collective : kChosen)
     for (const Buffers buffers : {Buffers::registered, Buffers::private_}) {
@@ -381,7 +380,7 @@ std::vector<Rule> rows_by_cost(const Calibration& c, int ranks, std::size_t stag
         const Algorithm best = crowded && !large        ? before
                                : before == by_reference ? better(before, {staged})
                                                         : better(staged, {by_reference}, false, saves);
-        // Where zero copy pays off in place alone, ranks whose call is not in place decline it.
+        // If zero copy pays off only in place, ranks whose call is not in place decline it.
         const bool in_place_only = collective == Collective::all_reduce && before == Algorithm::zerocopy &&
                                    best != before && better(before, {staged}, true) == before;
         const auto put = [&](Algorithm a) {

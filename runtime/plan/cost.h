@@ -22,18 +22,19 @@ struct CostQuery {
   std::size_t bytes = 0;                 ///< size of one rank's region, or of one block
   std::size_t staging_slot = 128 << 10;  ///< bytes
   bool huge_pages = true;                ///< private buffers are on huge pages
-  bool forced = false;                   ///< pull is used without asking whether they are
+  bool forced = false;                   ///< pull is used without checking whether they are
   bool in_place = false;                 ///< input and output are the same memory, on all ranks
-  bool afterwards = false;  ///< includes what the application's next accesses to its buffers lose
+  bool afterwards = false;  ///< includes the time that the application's next accesses to its buffers lose
 };
 
-/// Reductions of pulled data copy so many bytes at a time out of the other process, so that they stay in the
-/// cache.
+/// Reductions of pulled data copy so many bytes at a time out of the other process, few enough to fit
+/// into the cache.
 inline constexpr std::size_t kPullTile = 128 << 10;
 
 /// Nanoseconds that a call takes in addition to moving its data: some 750 instructions.
 inline constexpr double kCallNs = 100;
-/// In addition to that: finding registered buffers, including those of others, and publishing where they are.
+/// Nanoseconds for finding registered buffers, including those of others, and publishing where they are;
+/// added to kCallNs.
 inline constexpr double kReferenceNs = 100;
 
 /// Groups of up to so many ranks have rings in their staging buffers. In larger ones each rank reads so many
@@ -41,10 +42,10 @@ inline constexpr double kReferenceNs = 100;
 inline constexpr int kRingRanks = 4;
 /// Whether a group of so many ranks, each on a core of its own, uses its ring: see ring_pays().
 bool uses_ring(const Calibration&, int ranks);
-/// Whether posts of a call go round the ring, in a group that uses it. A store to a line that another core
-/// has read waits for that core, so it pays to write where readers have touched so much else meanwhile that
-/// their caches have dropped the line. With large buffers they do that anyway, in rooted operations half as
-/// much. `bytes`: see CostQuery.
+/// Whether posts of a call use the ring, in a group that has one. A store to a line that another core has
+/// read waits for that core. It is therefore faster to write to a line that readers' caches have evicted
+/// since, because they have touched much other memory. Large buffers evict lines in any case, in rooted
+/// operations half as many. `bytes`: see CostQuery.
 bool goes_round(Collective, int ranks, std::size_t bytes);
 
 /// Whether a rank's buffers have more than 1 MiB, and so displace by themselves what is in the caches.
@@ -57,22 +58,24 @@ bool is_large(Collective, int ranks, std::size_t bytes);
 /// registered buffer, costs reading its bytes; a pull costs one copy out of a process, and twice the smallest
 /// one to ask for pages and peers, unless it is forced; a step that waits for others, and a barrier, cost one
 /// hand-off and half of one for each rank beyond two. Times are interpolated between measured sizes, and grow
-/// with the bytes beyond them. Of many rounds only the first are walked; the rest are extrapolated.
+/// with the bytes beyond them. If there are many rounds, only the first are walked; the rest
+/// are extrapolated.
 ///
 /// A rank's buffers of up to 1 MiB are in its nearer caches, of 3 MiB and more they are not; in between the
-/// prediction goes over from the one to the other. Copies of 64 KiB and more cost what the record says of
-/// pieces that go round a ring, for posts that do. Else, in the caches, they cost what it says of copies,
-/// multiplied by its factor for two cores that copy at once, unless only one rank copies, out of the other's
-/// buffer; outside, what it says of large copies by pieces, for posts and for a rank's own memory, and of a
-/// ring, for the buffers of other ranks.
+/// prediction changes gradually from the one to the other. Copies of 64 KiB and more, for posts that use a
+/// ring, cost what the record says of pieces in a ring. Else, in the caches, they cost what it says of
+/// copies, multiplied by its factor for two cores that copy at once, unless only one rank copies, out of the
+/// other's buffer; outside, what it says of large copies by pieces, for posts and for a rank's own memory,
+/// and of a ring, for the buffers of other ranks.
 ///
-/// With `afterwards`, flows by reference also cost what the application pays after the call: its next stores
-/// to what a peer has read in place, and its loads of what a peer has stored, lose what the record says
-/// (stores not in an all_reduce in place by zero copy, since the peers then write those bytes). Outside the
-/// caches stores lose nothing, or half for a root, whose readers touch half as much, and loads the difference
-/// of a copy from another core and one within a core's memory. A call itself takes kCallNs, and kReferenceNs
-/// more with registered buffers. The model does not include compute time of reductions, except for reading
-/// pulled tiles again, and memory beyond the size of all caches together.
+/// With `afterwards`, the cost of flows by reference includes what the application pays after the call: its
+/// next stores to memory that a peer has read in place, and its loads of memory that a peer has stored to,
+/// take longer by the figures of the record. (Stores do not in an all_reduce in place by zero copy, since the
+/// peers then write those bytes.) Outside the caches stores take no longer (for a root, whose readers touch
+/// half as much, by half of the figure), and loads take longer by the difference of a copy from another core
+/// and one within a core's memory. A call itself takes kCallNs, and kReferenceNs more with registered
+/// buffers. The model does not include compute time of reductions, except for reading pulled tiles again, and
+/// memory beyond the size of all caches together.
 std::optional<double> predicted_ns(const Calibration&, const CostQuery&);
 
 /// Rows to put before the built-in table for a group of `ranks` on one host: those where the model predicts

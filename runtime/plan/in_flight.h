@@ -13,7 +13,7 @@ struct InFlight {
   std::uint64_t seq = 0;  ///< of the operation in its group, from 1; 0: none
   Clock::time_point start = {};
   bool late_said = false;             ///< a warning has named the ranks that have not entered
-  Clock::time_point left_since = {};  ///< when a rank that is needed was first seen to have left
+  Clock::time_point left_since = {};  ///< when this rank first noticed that a needed rank had left
   /// The one rank that this rank waits for, if only that rank itself knows whether it will take part (mix;
   /// ranks of other hosts), and whether this rank waits for it to send or to take; -1: all ranks. Written by
   /// the executor.
@@ -21,7 +21,7 @@ struct InFlight {
     int peer = -1;
     bool sends = false;
     Clock::time_point left_since =
-        {};  ///< when it was first seen to have left; written by the failure detector
+        {};  ///< when this rank first noticed that it had left; written by the failure detector
   } awaited = {};
   /// A rank of this host whose process is stopped, since when, and when this was last checked; -1: none.
   struct Stopped {
@@ -37,8 +37,9 @@ struct InFlight {
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - start).count(); }
 };
 
-/// What rank `rank` has published, at `where`, belongs to another operation. An executor knows no more; the
-/// group finds out which ranks disagree, and writes the text, which is empty here.
+/// The suspicion that the words that rank `rank` has published, at `where`, belong to another operation. An
+/// executor cannot determine more; the group finds out which ranks disagree, and writes the text, which is
+/// empty here.
 inline Status suspicion(int rank, const char* where) {
   return Status(Failure{.reason = Reason::mismatch, .rank = rank, .detector = where});
 }

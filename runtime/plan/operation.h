@@ -61,7 +61,7 @@ struct Operation {
   bool blocks() const { return traits().blocks(); }
   /// Whether each rank knows the counts of its own blocks only: an uneven all_to_all.
   bool uneven_pairs() const { return uneven && traits().pairs(); }
-  /// In the other uneven operations, the list of counts that all ranks pass.
+  /// The list of counts that all ranks pass in the other uneven operations.
   std::span<const std::size_t> shared_counts() const { return traits().in.many() ? in_counts : out_counts; }
   /// Whether the input, or the output, of a rank is used: in rooted operations it may be the root's alone.
   bool reads(int rank) const { return traits().in.counts(rank, root); }
@@ -77,8 +77,8 @@ struct Operation {
   }
 };
 
-/// An operation that outlives its call, with copies of the arrays that the caller only lends. The caller
-/// still owns the buffers.
+/// An operation that outlives its call, with copies of the arrays that belong to the caller. The caller still
+/// owns the buffers.
 class KeptOperation {
  public:
   explicit KeptOperation(const Operation&);

@@ -1,5 +1,5 @@
-// Plan: what a call amounts to on this rank: checked, selected, signed. Computed once for calls that are
-// alike, as in the loops of a trainer. Used by group and the executor.
+// Plan: a call on this rank after its checks, with the selected algorithm and its signature. Computed once
+// for calls that are alike, as in the loops of a trainer. Used by group and the executor.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -27,8 +27,8 @@ struct Plan {
 /// options must be equal; the contents of buffers do not matter.
 const Plan* find_plan(std::uint64_t group, const Operation&);
 /// Keeps `plan`, made for the call `op`, replacing another, and gives it its id. Does nothing if plans of
-/// such calls are not kept (uneven calls and those that name an algorithm lend memory to their plan;
-/// premulsum has a factor), or while an operation of this thread waits.
+/// such calls are not kept (plans of uneven calls, and of calls that name an algorithm, point to memory of
+/// the caller; premulsum has a factor), or while an operation of this thread waits.
 void keep_plan(std::uint64_t group, const Operation& op, Plan* plan);
 
 }  // namespace ouro::rt

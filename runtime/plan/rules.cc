@@ -144,8 +144,8 @@ Rules built_in_rules() {
   };
   rules.rows.push_back(row(Collective::broadcast, any, 2, kMany, Arrival::kInline, Algorithm::inlined,
                            "the input fits into the line that says that it is there"));
-  // Bytes of a block up to which one hand-off of the staging buffers is faster than two barriers without
-  // a copy.
+  // Bytes of a block up to which one hand-off of the staging buffers is faster than two barriers
+  // without a copy.
   const auto staging_up_to = [](Collective c) {
     switch (c) {
       case Collective::broadcast:  // its root runs ahead
@@ -196,7 +196,7 @@ Rules built_in_rules() {
   far(Collective::gather, kAny, Algorithm::linear, "between hosts");
   far(Collective::scatter, kAny, Algorithm::linear, "between hosts");
   far(Collective::barrier, kAny, Algorithm::hierarchy, "hosts first, then between them");
-  // For uneven pairs, which staging buffers cannot serve, and for pairs on different hosts.
+  // This row is for uneven pairs, which staging buffers cannot serve, and for pairs on different hosts.
   rules.rows.push_back(row(Collective::all_to_all, any, 1, kMany, kAny, Algorithm::pairwise, "pair by pair"));
   return rules;
 }

@@ -1,4 +1,4 @@
-// Rules: the selection table. It tells which algorithm serves which collective, up to which size, for how
+// Rules: the selection table. It lists which algorithm serves which collective, up to which size, for how
 // many ranks on how many cores, in which kind of memory. Built in, and overridden by a tuner's file and by
 // OURO_SELECT. Used by selection; written by ouro-perf --tune.
 #pragma once
@@ -35,15 +35,16 @@ struct Rule {
   int min_ranks = 1, max_ranks = std::numeric_limits<int>::max();
   /// Size of one rank's region (all_reduce, broadcast, reduce), or of one block.
   std::size_t max_bytes = ~std::size_t{0};
-  /// In rows for registered buffers: zerocopy, or any other name, which means "as for private buffers"; then
+  /// Rows for registered buffers have zerocopy, or any other name, which means "as for private buffers": then
   /// the rows for those choose.
   flow::Algorithm algorithm{};
   std::string reason = {};
   Hosts hosts = Hosts::any;  ///< rows for several hosts name flows over links; all other rows name flows over
                              ///< staging buffers, which serve one host only
-  /// Only for calls whose input and output are the same memory on all ranks. Used with flows by reference.
+  /// The row is only for calls whose input and output are the same memory on all ranks. Used with flows
+  /// by reference.
   bool in_place = false;
-  /// In rows for pull: also for buffers on small pages. Else only for those on huge pages.
+  /// If true, a row for pull is also for buffers on small pages, else only for those on huge pages.
   bool any_pages = false;
 };
 

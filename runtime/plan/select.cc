@@ -154,8 +154,8 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     choice->algorithm = *a, choice->forced = true;
     reason = "forced by the caller";
   } else if (o.algorithm.empty() && forces(o)) {
-    // Only this rank knows whether its buffers alias: it declines when asked, and all ranks end with the
-    // same error.
+    // Only this rank knows whether its buffers alias: it declines when the ranks agree on a flow, and all
+    // ranks end with the same error.
     if (const char* found = obstacle(o, bytes, canonical, *job_algorithm_, false))
       return refuse(fmt::format("OURO_ALGO={}", flow::name(*job_algorithm_)), found, o, bytes, canonical,
                     false);
@@ -169,7 +169,8 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     choice->algorithm = staged->algorithm;
     reason = staged->reason.c_str();
     if (size_ > 1 && !o.uneven && o.segments.empty()) {
-      // Ranks whose buffers alias decline when asked, so this does not depend on `aliased`.
+      // Ranks whose buffers alias decline when the ranks agree on a flow, so this does not depend
+      // on `aliased`.
       registered = first_row(rows.registered, o, bytes, canonical, false);
       const Row* other = first_row(rows.others, o, bytes, canonical, false);
       choice->try_pull = other && other->algorithm == Algorithm::pull;
@@ -209,7 +210,7 @@ Status Selector::select(const Operation& o, int rank, bool canonical, Choice* ch
     if (choice->try_pull)
       *why += fmt::format("; pull where {}ranks may read each other's memory",
                           choice->pull_any_pages ? "" : "all buffers lie on huge pages and ");
-    if (choice->ring) *why += "; posts go round the ring";
+    if (choice->ring) *why += "; posts use the ring";
     if (job_algorithm_ && !choice->forced)
       *why += fmt::format("; OURO_ALGO={} does not concern {}", flow::name(*job_algorithm_),
                           o.algorithm.empty() ? name(o.collective) : "calls with algorithm 'auto'");

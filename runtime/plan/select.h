@@ -13,8 +13,8 @@
 namespace ouro::rt {
 
 /// Bytes that all ranks together read and write in one call, from which outputs are written past the caches.
-/// What a rank writes past the caches, the application reads from memory: it pays off only when the outputs
-/// would leave the caches anyway and writing them costs others their lines.
+/// The application reads outputs that were written past the caches from memory. Writing them so pays off only
+/// if they would not fit into the caches anyway, and would evict lines of others.
 struct StreamLimits {
   std::size_t staged = 0, by_reference = 0;
   std::size_t from_root = 0;  ///< of broadcast and scatter, staged or by reference: a rank reads or writes
@@ -27,7 +27,7 @@ struct StreamLimits {
 
 /// Posts in staging buffers.
 struct PostRules {
-  bool ring = false;      ///< they may go round the ring; must be the same on all ranks
+  bool ring = false;      ///< they may use the ring; must be the same on all ranks
   bool built_in = false;  ///< those of large buffers are copied by the built-in kinds, as on the ring
 };
 
@@ -39,12 +39,13 @@ struct Choice {
   /// Use pull instead if all buffers are on huge pages and all ranks may read each other's memory.
   bool try_pull = false;
   bool pull_any_pages = false;  ///< also if they are on small pages
-  /// This rank declines zero copy when asked: the row is for calls in place, and this call is not.
+  /// This rank declines zero copy when the ranks agree on a flow: the row is for calls in place, and this
+  /// call is not.
   bool declines_zero_copy = false;
   /// Outputs are written past the caches: by the selected flow, and by the flows by reference that may
   /// replace it.
   bool streams = false, streams_by_reference = false;
-  bool ring = false;      ///< posts in staging buffers go round the ring
+  bool ring = false;      ///< posts in staging buffers use the ring
   bool built_in = false;  ///< posts are copied by the built-in kinds, not by those for slots
   bool forced = false;
   /// The part of the choice that must be equal on all ranks, in the encoding of signatures.

@@ -24,8 +24,7 @@ namespace ouro::rt {
 
 namespace {
 
-/// Things of one kind that are not in use. Room for all that were made, so that to put one back needs no
-/// memory.
+/// The unused objects of one kind. It has room for all that were made, so that returning one needs no memory.
 template <class T>
 struct Shelf {
   std::vector<T> free;
@@ -36,17 +35,17 @@ struct Shelf {
   }
 };
 
-/// Never given back: a driver may wait for all work of the process when it takes something back, and ranks
-/// that are threads would then wait for each other.
+/// Objects are never returned to the driver: it may wait for all work of the process when it frees something,
+/// and ranks that are threads would then wait for each other.
 struct Pool {
   std::mutex mutex;
   std::map<int, Shelf<gpu::Event>> events;
   std::vector<std::uint32_t*> words;           // pinned, 0
-  std::size_t words_made = 0;                  // as many fit in: to put one back needs no memory
+  std::size_t words_made = 0;                  // all that were made fit in: returning one needs no memory
   std::map<std::size_t, Shelf<void*>> pinned;  // by size, a power of two
   std::map<std::tuple<const gpu::Gpu*, int, std::size_t>, Shelf<void*>> device;  // by device and size
 };
-constinit PerProcess<Pool> g_pool;  // a driver's things are the parent's in a forked child
+constinit PerProcess<Pool> g_pool;  // in a forked child, objects of the driver belong to the parent
 Pool& pool_of_process() { return *g_pool; }
 
 /// Passed with the event; fails if the device does.
@@ -80,7 +79,7 @@ class EventMark final : public Mark {
 
 Result<std::shared_ptr<PooledEvent>> PooledEvent::take(int device) {
   Pool& pool = pool_of_process();
-  const auto event = std::shared_ptr<PooledEvent>(new PooledEvent(device));  // takes the lock where it goes
+  const auto event = std::shared_ptr<PooledEvent>(new PooledEvent(device));  // its destructor takes the lock
   {
     std::lock_guard lock(pool.mutex);
     Shelf<gpu::Event>& shelf = pool.events[device];
@@ -98,7 +97,7 @@ Result<std::shared_ptr<PooledEvent>> PooledEvent::take(int device) {
 }
 
 PooledEvent::~PooledEvent() {
-  if (!event_ || forks_ != forks()) return;  // a driver's things are its parent's in a forked child
+  if (!event_ || forks_ != forks()) return;  // in a forked child, objects of the driver belong to the parent
   Pool& pool = pool_of_process();
   std::lock_guard lock(pool.mutex);
   pool.events[device_].free.push_back(*event_);
@@ -132,7 +131,7 @@ Result<std::shared_ptr<void>> take_pinned(std::size_t bytes) {
 Result<std::shared_ptr<std::byte>> take_device(int device, std::size_t bytes) {
   constexpr std::size_t kSmallest = 64 << 10;
   Pool& pool = pool_of_process();
-  // Sixteenths of a power of two, so that little is wasted and pieces are used again.
+  // Sizes are rounded up to sixteenths of a power of two, so that little is wasted and pieces can be reused.
   const std::size_t step = std::max(std::bit_ceil(bytes) / 16, kSmallest);
   const std::size_t size = (bytes + step - 1) / step * step;
   const std::tuple key(&gpu::gpu(), device, size);  // tests install others
@@ -168,7 +167,7 @@ Result<std::shared_ptr<WorkState>> mark_now(const std::shared_ptr<GpuStream>& st
 
 // ---- streams --------------------------------------------------------------------------------------
 
-/// A function on its way through a stream.
+/// A function that is enqueued on a stream.
 struct GpuStream::Task final : HostCall {
   Task(std::shared_ptr<GpuStream> s, std::function<Status()> f, std::shared_ptr<WorkState> w)
       : stream(std::move(s)), on(stream.get()), run(std::move(f)), state(std::move(w)) {}
@@ -177,7 +176,7 @@ struct GpuStream::Task final : HostCall {
     run = nullptr;
     state->complete(why);
   }
-  /// Of a captured one, which the stream keeps, at each replay.
+  /// Runs a captured one, which the stream keeps, at each replay.
   static void again(void* task) { static_cast<Task*>(task)->begin(); }
 
   std::shared_ptr<GpuStream> stream;  // null if the stream is ours and keeps the task
@@ -223,14 +222,15 @@ Result<std::shared_ptr<GpuStream>> GpuStream::wrap(int device, void* handle) {
 }
 
 GpuStream::~GpuStream() {
-  // Functions under way hold a handle: none is left. What the device still does needs nothing of ours.
+  // Functions in flight hold a handle, so none is left. Work that the device still runs uses no
+  // memory of ours.
   helper_.reset();
   watcher_.reset();
   if (inherited()) return;
   if (word_) {
     const Status ended = owned_ ? gpu::gpu().synchronize(stream_) : gpu::gpu().synchronize(clear_->get());
     std::lock_guard lock(pool_of_process().mutex);
-    // A device that is lost may have left it as it was: it is of no use to another stream.
+    // A lost device may not have changed the word, so another stream cannot use it.
     if (ended.ok()) pool_of_process().words.push_back(word_);
   }
   if (owned_) {
@@ -274,7 +274,8 @@ void GpuStream::Task::begin() {
   });
 }
 
-/// On a thread of the stream's, since what the functions hold may end groups, and the caller may hold locks.
+/// Runs on a thread of the stream, since objects that the functions hold may end groups, and the caller may
+/// hold locks.
 void GpuStream::heed(const Status& of_device) {
   if (of_device.reason() != Reason::device || calls_kept(device()) == 0) return;
   try {
@@ -283,12 +284,13 @@ void GpuStream::heed(const Status& of_device) {
       return Status();
     });
   } catch (const std::exception&) {
-    OURO_WARN("no thread or memory to let go of what waits in streams of GPU {}, which is lost", device());
+    OURO_WARN("no thread or memory to release the calls that wait in streams of GPU {}, which is lost",
+              device());
   }
 }
 
-/// A word of the pool. To make some may wait for the device: under no lock, as what the device runs on the
-/// host could want that.
+/// Takes a word of the pool. Making words may wait for the device. It must not happen under a lock, because
+/// functions that the device runs on the host could need that lock.
 static Result<std::uint32_t*> take_word() {
   Pool& pool = pool_of_process();
   std::unique_lock lock(pool.mutex);
@@ -369,7 +371,8 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
     return state;
   }
   task->captured = *capture != 0;
-  // A graph on the user's stream may be launched as long as the process lives: what it calls stays.
+  // A graph on the user's stream may be launched as long as the process lives, so the function that it calls
+  // is never destroyed.
   if (task->captured && owned_) task->stream = nullptr;
   Status s;
   try {
@@ -382,7 +385,7 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
     s = no_memory();
   }
   if (!s.ok()) {
-    // The driver may have taken the call, and the stream does not wait for it. Nobody else may wait for its
+    // The driver may have accepted the call, and the stream does not wait for it. No other wait may use its
     // word, which it may set at any time.
     {
       std::lock_guard lock(mutex_);

@@ -15,7 +15,7 @@
 
 namespace ouro::rt {
 
-/// An event of a device that goes back to a pool of this process.
+/// An event of a device; its destructor returns it to a pool of this process.
 class PooledEvent {
  public:
   static Result<std::shared_ptr<PooledEvent>> take(int device);
@@ -31,10 +31,10 @@ class PooledEvent {
   std::optional<gpu::Event> event_;  ///< none while it is being made
 };
 
-/// Pinned memory of the host, of at least `bytes`, that goes back to a pool of this process.
+/// Pinned memory of the host, of at least `bytes`; its destructor returns it to a pool of this process.
 Result<std::shared_ptr<void>> take_pinned(std::size_t bytes);
-/// Memory of a device, of at least `bytes`, that goes back to a pool of this process and is never freed: what
-/// a network has registered stays what it was.
+/// Memory of a device, of at least `bytes`. Its destructor returns it to a pool of this process. It is never
+/// freed, so memory that a network has registered is valid as long as the process.
 Result<std::shared_ptr<std::byte>> take_device(int device, std::size_t bytes);
 
 class GpuStream final : public Stream, public std::enable_shared_from_this<GpuStream> {
@@ -56,21 +56,23 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   /// CUDA would take for that of this one; those of usable().
   Status check_thread() const;
 
-  /// In stream order: what follows on the stream starts after f has returned. While the stream is capturing,
-  /// f becomes part of the graph and runs at each replay (and lives as long as this stream; where that is the
-  /// user's, for ever, as nobody tells when the graph has gone); the WorkState then ends with the first.
+  /// Runs f in stream order: work that follows on the stream starts after f has returned. While the stream is
+  /// capturing, f becomes part of the graph and runs at each replay (and lives as long as this stream; on a
+  /// user's stream, for ever, because CUDA does not report the end of a graph); the WorkState then ends
+  /// with the first.
   std::shared_ptr<WorkState> enqueue(std::function<Status()> f) override;
   std::shared_ptr<WorkState> last() override;
   void after(std::shared_ptr<WorkState> mark) override;
   /// From now on functions on streams of this device run in the call that enqueues them, once the stream has
-  /// come to its end: a stream that waited for the host would hold up others that share its hardware queue,
+  /// finished its work: a stream that waited for the host would hold up others that share its hardware queue,
   /// which the host may need. Captured ones run as before.
   static void run_in_calls(int device);
-  /// What a call on the device has said: if it is lost, what waits in its streams is let go of, soon and on
-  /// another thread. Functions that have not begun then never do, and end with this.
+  /// Reports the status of a call on the device. If the device is lost, functions that wait in its streams
+  /// are released, soon and on another thread. Functions that have not begun by then never run, and end with
+  /// this status.
   void heed(const Status& of_device);
-  /// The thread on which functions of this stream run; and one that waits for marks in it, and so cannot be
-  /// the same.
+  /// The thread on which functions of this stream run; and one that waits for marks in it, and so cannot
+  /// be the same.
   HostStream& helper() { return thread_of(helper_, "ouro-gpu-host"); }
   HostStream& watcher() { return thread_of(watcher_, "ouro-gpu-mark"); }
 
@@ -90,7 +92,7 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   std::mutex mutex_;
   std::unique_ptr<HostStream> helper_, watcher_;
   std::uint32_t* word_ = nullptr;       // pinned: the stream waits for 1, and clears it, while the host works
-  std::shared_ptr<PooledEvent> clear_;  // of the user's stream: passed when it has cleared word_
+  std::shared_ptr<PooledEvent> clear_;  // of the user's stream: reached when the stream has cleared word_
   std::vector<std::shared_ptr<Task>> kept_;  // of captured functions
 };
 

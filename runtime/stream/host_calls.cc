@@ -51,7 +51,7 @@ void called(void* number) {
 Status call_later(const gpu::Stream& stream, std::shared_ptr<HostCall> call) {
   const std::uint64_t number = keep(stream.device, std::move(call));
   Status s = gpu::gpu().call_host(stream, &called, reinterpret_cast<void*>(number));
-  if (!s.ok()) (void)take(number);  // if the driver has queued the call all the same, it finds nothing
+  if (!s.ok()) (void)take(number);  // if the driver has queued the call nevertheless, it finds no entry
   return s;
 }
 

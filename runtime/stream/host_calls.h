@@ -20,8 +20,8 @@ class HostCall : public std::enable_shared_from_this<HostCall> {
 };
 
 /// Stores `call` and enqueues it on the stream. The driver is passed a number, not a pointer: of the driver
-/// and give_up_calls(), the first to remove the number from the table owns the call, and the other finds
-/// nothing, however late it runs. Errors: those of the device; `call` is not called then.
+/// and give_up_calls(), the first to remove the number from the table owns the call, and the other finds no
+/// entry, however late it runs. Errors: those of the device; `call` is not called then.
 Status call_later(const gpu::Stream&, std::shared_ptr<HostCall> call);
 /// The device is lost: gives up and releases the calls that its streams have not begun.
 void give_up_calls(int device, const Status& why);

@@ -17,8 +17,8 @@ namespace ouro::rt {
 namespace {
 Status forked_child() {
   return {Reason::forked,
-          "this process was forked after its parent had made the stream or begun the "
-          "operation; a child makes its own"};
+          "this process was forked after its parent had made the stream or begun the operation; "
+          "a child makes its own"};
 }
 }  // namespace
 
@@ -27,7 +27,7 @@ void WorkState::complete(Status outcome) {
   std::vector<std::function<void(const Status&)>> callbacks;
   {
     std::lock_guard lock(mutex_);
-    if (done_) return;  // two threads saw the mark passed
+    if (done_) return;  // two threads noticed that the mark was passed
     outcome_ = outcome;
     done_ = true;
     callbacks.swap(callbacks_);
@@ -36,7 +36,7 @@ void WorkState::complete(Status outcome) {
   for (auto& f : callbacks) {
     try {
       f(outcome);
-    } catch (const std::exception& e) {  // a stream's thread goes on with its queue
+    } catch (const std::exception& e) {  // a stream's thread continues with its queue
       OURO_WARN("a callback of an operation threw: {}", e.what());
     }
   }
@@ -131,7 +131,7 @@ HostStream::~HostStream() {
   if (inherited()) {
     thread_.detach();
     new std::shared_ptr<Queue>(
-        std::move(queue_));  // leaked: its mutex may stay locked, its condition awaited, for ever
+        std::move(queue_));  // leaked: its mutex may be locked, and its condition awaited, for ever
     return;
   }
   {
@@ -189,7 +189,7 @@ void run_aside(std::function<void()> f) {
   try {
     Thread("ouro-aside", std::move(f)).detach();
   } catch (const std::exception& e) {
-    OURO_WARN("no thread to end a group on, which thus stays: {}", e.what());
+    OURO_WARN("no thread to end a group on, so it is leaked: {}", e.what());
   }
 }
 

@@ -30,8 +30,8 @@ class Mark {
   virtual class HostStream& watcher() = 0;
 };
 
-/// The outcome of one operation; any thread may wait for it. In a forked child, the states of its parent
-/// count as done, with outcome `forked`.
+/// The outcome of one operation; any thread may wait for it. The states of a parent count as done in a forked
+/// child, with outcome `forked`.
 struct WorkState : std::enable_shared_from_this<WorkState> {
   WorkState() = default;
   /// A state that is done once `mark` is passed.
@@ -72,7 +72,7 @@ class Stream {
   /// that error.
   Status usable() const { return inherited() ? of_parent() : Status(); }
 
-  /// Stores the first failure of what ran on this stream until take_failure() clears it.
+  /// Stores the first failure of a function on this stream until take_failure() clears it.
   void note(const Status& outcome) {
     if (!inherited()) failures_->note(outcome);
   }
@@ -81,7 +81,7 @@ class Stream {
  protected:
   bool inherited() const { return forks_ != forks(); }
   static Status of_parent();
-  /// What enqueue() and last() return in a forked child.
+  /// The state that enqueue() and last() return in a forked child.
   static std::shared_ptr<WorkState> refused();
 
   /// Shared with the code that reports failures, which may outlive the stream.
@@ -130,7 +130,7 @@ class HostStream final : public Stream {
   Thread thread_;
 };
 
-/// Runs f on a new, detached thread. For work that waits for streams but is started by the thread of a
+/// Runs f on a new, detached thread. Used for work that waits for streams but is started by the thread of a
 /// stream. If no thread can be created, f never runs and a warning is logged.
 void run_aside(std::function<void()> f);
 

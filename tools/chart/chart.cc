@@ -10,7 +10,7 @@
 namespace ouro::tools {
 namespace {
 
-// kLegend, kEntry: width beside the panels and height of an entry, if a panel has several lines.
+// kLegend, kEntry: width to the right of the panels and height of an entry, if a panel has several lines.
 constexpr double kWidth = 860, kPanel = 260, kLeft = 84, kRight = 24, kTop = 48, kGap = 36, kBottom = 52,
                  kLegend = 206, kEntry = 16;
 constexpr const char* kColors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
@@ -43,7 +43,7 @@ struct Scale {
   }
 };
 
-// No scale could hold other values.
+// A scale cannot hold other values.
 bool shown(double v, bool log) { return std::abs(v) <= 1e300 && (!log || v > 0); }
 
 Scale scale_of(const Panel& p, double top, double bottom) {

@@ -40,7 +40,7 @@ std::optional<int> descriptor_of(std::string_view path) {
 }
 
 /// A descriptor is duplicated, so that writing continues at its position: opening its name again would start
-/// at the beginning of the file, and fails for sockets. Without a descriptor errno is set.
+/// at the beginning of the file, and fails for sockets. Sets errno if there is no descriptor.
 Fd open_to_write(const std::string& path, int flags) {
   const std::optional<int> known = descriptor_of(path);
   if (!known) return Fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666));

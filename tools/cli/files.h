@@ -22,7 +22,7 @@ inline constexpr const char* kPart = ".part";
 /// cannot be written: WHY".
 Status write_file(const std::string& path, std::string_view text);
 /// Like write_file, but a regular file changes atomically: `text` is written to PATH.part (kPart),
-/// synchronised to the medium and then renamed. No file is left behind after an error.
+/// synchronised to the medium and then renamed. An error leaves no file behind.
 Status replace_file(const std::string& path, std::string_view text);
 
 /// Whether replace_file could start to write; leaves no file behind. Errors: those of replace_file.
@@ -34,8 +34,8 @@ Status try_replace(const std::string& path);
 class GrowingFile {
  public:
   explicit GrowingFile(std::string path) : path_(std::move(path)) {}
-  /// Creates the file with the first text. After an error nothing more is written; finish() returns
-  /// the error.
+  /// Creates the file with the first text. After an error nothing more is written; finish()
+  /// returns the error.
   void add(std::string_view text);
   /// Errors: those of add and of renaming, in the form of write_file.
   Status finish();

@@ -13,8 +13,8 @@
 
 namespace ouro::tools {
 
-/// Reads numbers as CLI11 does (0x10 and 010 are 16 and 8); nullopt if it is not a number or T cannot
-/// hold it.
+/// Reads numbers as CLI11 does (0x10 and 010 are 16 and 8); nullopt if it is not a number or T
+/// cannot hold it.
 template <class T>
 std::optional<T> read_number(const std::string& text) {
   char* end = nullptr;
@@ -30,8 +30,8 @@ std::optional<T> read_number(const std::string& text) {
   return value;
 }
 
-/// Accepts a finite number of T's kind for which `good` holds. `limit` completes the message "expected a
-/// number ".
+/// Accepts a finite number of T's kind for which `good` holds. `limit` completes the message "expected
+/// a number ".
 template <class T, class Good>
 CLI::Validator number(const std::string& limit, Good good) {
   return CLI::Validator(

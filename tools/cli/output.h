@@ -1,5 +1,5 @@
-// Standard output and standard error of the programs: lost output is noticed and counts as a failure. Used by
-// all tools.
+// Standard output and standard error of the programs: lost output is noticed and counts as a failure. Used
+// by all tools.
 #pragma once
 #include <fmt/format.h>
 
@@ -16,10 +16,11 @@ namespace ouro::tools {
 int run_program(std::string_view name, const std::function<int()>& body);
 
 /// Writes to standard output immediately. Thread-safe; each call is written as a whole. After the first
-/// failure nothing more is written, so that the output has no holes. If the reader of a pipe has gone, the
-/// program ends by SIGPIPE without a message, as a filter does, even if it inherited this signal as ignored.
+/// failure nothing more is written, so that the output has no holes. If the reader of a pipe has closed it,
+/// the program ends by SIGPIPE without a message, as a filter does, even if it inherited this signal
+/// as ignored.
 void print_text(std::string_view);
-/// Writes to standard error; a failure is ignored, because there is nowhere to report it.
+/// Writes to standard error; a failure is ignored, because there is no place to report it.
 void complain_text(std::string_view);
 
 template <class... A>

@@ -10,7 +10,7 @@ Downloads CUDA 12's headers, static runtime, compiler and assembler (nvidia-cuda
 -nvcc-cu12; 140 MB) into OURO_CUDA12 (default: ouro/cuda12 in XDG_CACHE_HOME, ~/.cache), unless they are there; nothing of
 the system is changed. Then, in DIRECTORY (default: build-cuda12), at the lowest priority:
 
-  - compiles the units that call CUDA against these headers, warnings being errors, and looks up each function that they
+  - compiles the units that call CUDA against these headers, warnings being errors, and searches each function that they
     call in the static runtime;
   - compiles the device half of each kernels/gpu/*.cu whose name matches --only (default: all) with that compiler for
     compute_80 and compute_90, and has that assembler make code for sm_80, sm_89, sm_90 and sm_100 of it; a kernel that

@@ -6,9 +6,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 # run there either. Other tests that cannot run there are skipped by their own code, which prints the reason.
 NOT_SANITIZED='^checks\.|asan tsan|reads the source and runs none of it
 ^kernels\.isa_symbols$|asan tsan|reads the symbols of an ordinary build; a sanitizer adds its own
-OutOfDescriptors|asan|UndefinedBehaviorSanitizer looks at an object through a pipe, and takes it for a wrong one where there are no descriptors
+OutOfDescriptors|asan|UndefinedBehaviorSanitizer checks an object through a pipe, and takes it for a wrong one where there are no descriptors
 Misuse\.ValuesOutOfTheirRange$|Memory\.SuspendAndStatistics$|asan|passes values that an enumeration has no name for, as C may; UndefinedBehaviorSanitizer ends that
-^cuda\.bundle$|asan tsan|what goes to a machine with a GPU is an ordinary build'
+^cuda\.bundle$|asan tsan|the bundle for a machine with a GPU is an ordinary build'
 
 kind=$1 minutes=240 only=. build='' targets=()
 shift

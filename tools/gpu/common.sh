@@ -33,7 +33,7 @@ attempt() {
   # Set only for programs of the bundle: a tool of the system would load the bundle's libraries, too.
   timeout -k 5 "$limit" env LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$@" \
     >"$log" 2>&1 </dev/null || code=$?
-  # Less than it was to have says nothing about it.
+  # If it had less time than planned, a timeout says nothing about it.
   [[ $cut == no ]] || ((code != 124 && code != 137)) || code=125
   return $code
 }

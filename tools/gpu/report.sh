@@ -44,7 +44,7 @@ report() {
       "$SECONDS" "$verdict"
     table
   } >"$out/gpu-status.md"
-  tar -C "$out" -czf "$out/logs.tar.gz" logs  # in one file, where few may be taken home
+  tar -C "$out" -czf "$out/logs.tar.gz" logs  # in one file, where few may be copied from the machine
   say "result"
   cat "$out/gpu-status.md"
 }

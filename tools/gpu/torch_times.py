@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times PyTorch's own kernels for what ouro's benches time on the same device: a copy and a sum, in bytes that go through
+"""Times PyTorch's own kernels for what ouro's benches time on the same device: a copy and a sum, in bytes that pass through
 memory, and a step of fused AdamW, in parameters a second. Prints "NAME VALUE UNIT" lines, medians of rounds.
 Run by gpu-check: torch_times.py [--cpu]; --cpu only shows that the program works. Exit code: 0; 77 without PyTorch or a
 GPU, with the reason on the last line."""

@@ -21,7 +21,7 @@ std::string waiting(const rt::Calibration& c) {
   const Patience own = rt::patience_by(c, true), shared = rt::patience_by(c, false);
   return fmt::format(
       "wake         {} until a sleeper on another core answers, {} a pause\n"
-      "waits        spin {} us where each rank has a core, else look {} times\n",
+      "waits        spin {} us where each rank has a core, else poll {} times\n",
       ns(c.wake), ns(c.pause), own.spin.count(), shared.polls);
 }
 
@@ -38,8 +38,8 @@ std::string calibration_text(const rt::HostCalibration& h) {
   if (const auto bytes = rt::cached_bytes(h.record, 1, rt::processors_of_host())) {
     const auto limits = rt::StreamLimits::of_caches(*bytes);
     text += fmt::format(
-        "past caches  outputs, if ranks touch {} (from a root), {} (by reference) or {} (staged) for each of "
-        "{} caches\n",
+        "past caches  outputs, if ranks touch {} (from a root), {} (by reference) or {} (staged) "
+        "for each of {} caches\n",
         human_bytes(limits.from_root), human_bytes(limits.by_reference), human_bytes(limits.staged),
         rt::shares_caches(h.record) ? fmt::format("{} outermost", std::max(h.record.caches, 1u))
                                     : "their own");
@@ -66,7 +66,7 @@ std::string calibration_text(const rt::HostCalibration& h) {
     row(rt::kLargePiece, p.ring,
         fmt::format("to each place of a ring of {} in turn, by {}{}", human_bytes(rt::kRingBytes),
                     kernels::name(kernels::kDefaultCopyKinds[kPiece]),
-                    i + 1 == h.record.pairs && rt::ring_pays(h.record) ? ": posts go round a ring" : ""));
+                    i + 1 == h.record.pairs && rt::ring_pays(h.record) ? ": posts use a ring" : ""));
     row(rt::kLargePiece, p.together,
         fmt::format("both cores at once, by {}; pulls {}", kernels::name(kernels::kDefaultCopyKinds[kPiece]),
                     micros(p.pull_together)));

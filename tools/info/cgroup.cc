@@ -29,7 +29,7 @@ bool lists(std::string_view controllers, std::string_view wanted) {
 }
 
 /// Calls visit(directory, version) for the process's group and for each existing group above it, in each
-/// hierarchy. In a container the path may name a directory that is visible only from outside; then its
+/// hierarchy. The path may name a directory that is visible only from outside a container; then its
 /// parents are tried.
 template <class F>
 void each_level(const fs::path& root, std::string_view controller, F&& visit) {

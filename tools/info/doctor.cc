@@ -26,8 +26,8 @@ Check probe_check(const Probe& p) {
        "full, or file sizes are limited (`ulimit -f`)"},
       {"seals", "allow fcntl(F_ADD_SEALS) on memfd: needs Linux 3.17 and no filter in the way"},
       {"pidfd",
-       "allow pidfd_open (Linux 5.3): without it a dead rank is noticed by a look into /proc now and then, "
-       "not at once"},
+       "allow pidfd_open (Linux 5.3): without it a dead rank is noticed by a check of /proc at "
+       "intervals, not at once"},
       {"descriptor passing",
        "allow Unix-domain sockets with SCM_RIGHTS: a filter of the container forbids them"},
       {"memory of other processes",
@@ -52,8 +52,8 @@ Check files(const Facts& f, int ranks, const Needs& needs) {
   }
   c.verdict = Verdict::broken;
   c.fix = fmt::format(
-      "raise the hard limit ({}): LimitNOFILE= of the service, --ulimit nofile={} of the "
-      "container, or /etc/security/limits.conf",
+      "raise the hard limit ({}): LimitNOFILE= of the service, --ulimit nofile={} of the container, or "
+      "/etc/security/limits.conf",
       number(f.files_hard), needs.files);
   return c;
 }
@@ -90,8 +90,7 @@ Check cores(const Facts& f, int ranks) {
     c.found += fmt::format("; {} ranks share them", ranks);
     c.fix =
         "correct but slow, as ranks wait for each other's turns: start fewer ranks, or raise the quota "
-        "(docker run "
-        "--cpus, resources.limits.cpu) or the affinity mask (taskset, --cpu-bind)";
+        "(docker run --cpus, resources.limits.cpu) or the affinity mask (taskset, --cpu-bind)";
   }
   return c;
 }

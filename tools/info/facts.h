@@ -64,8 +64,8 @@ struct Facts {
   bool works(std::string_view probe) const;
 };
 
-/// Gathers all facts of this process. `root` is "/" except in tests, which supply their own /proc, /sys
-/// and /etc.
+/// Gathers all facts of this process. `root` is "/" except in tests, which supply their own /proc,
+/// /sys and /etc.
 Facts gather(const std::filesystem::path& root = "/");
 
 /// The word in brackets: for "always [madvise] never" it is "madvise".

@@ -1,5 +1,5 @@
-// GPUs as the runtime itself sees them: properties, which device can map which memory, how many blocks of
-// each kernel fit. Used by ouro-info.
+// GPUs as the runtime itself sees them: properties, the memory that each device can map, the number of blocks
+// of each kernel that fit. Used by ouro-info.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// ouro-info: shows what ouro finds on this machine, and what would go wrong. The only translation unit that
-// sees CLI11.
+// ouro-info: shows the facts that ouro finds on this machine, and the problems that ranks would have. The
+// only translation unit that sees CLI11.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -68,7 +68,7 @@ int run(int argc, char** argv) {
   bool brief = false, version = false, devices = false, topology = false, parameters = false, build = false;
   bool doctor = false, json = false, calibration = false;
   int ranks = 0, pid = 0;
-  CLI::App app("What ouro finds on this machine, and what would go wrong.", "ouro-info");
+  CLI::App app("Shows what ouro finds on this machine, and the problems that ranks would have.", "ouro-info");
   app.footer(kExamples);
   ouro::tools::name_in_errors(app);
   app.set_version_flag("--version", std::string("ouro-info ") + ouro::version());
@@ -97,7 +97,7 @@ int run(int argc, char** argv) {
   const bool sections = version || devices || topology || parameters || build;
   const auto refuse = [](const char* text) { return complain("ouro-info: {}\n", text), 2; };
   if (pid != 0) {
-    if (brief || sections || doctor || json || ranks != 0) return refuse("--who goes alone");
+    if (brief || sections || doctor || json || ranks != 0) return refuse("--who takes no other option");
     const ouro::Result<info::Who> who = info::who(pid);
     if (!who.ok()) return complain("ouro-info: {}\n", who.status().failure()->text), 1;
     bool ours = false;
@@ -105,11 +105,13 @@ int run(int argc, char** argv) {
     return ours ? 0 : 1;
   }
   if (calibration) {
-    if (brief || sections || doctor || ranks != 0) return refuse("--calibration goes alone or with --json");
+    if (brief || sections || doctor || ranks != 0)
+      return refuse("--calibration takes no other option but --json");
     return show_calibration(json);
   }
-  if (brief && (sections || doctor || json)) return refuse("--brief goes alone");
-  if (sections && (doctor || json)) return refuse("-v -d -t -c -b do not go with --doctor or --json");
+  if (brief && (sections || doctor || json)) return refuse("--brief takes no other option");
+  if (sections && (doctor || json))
+    return refuse("-v -d -t -c -b cannot be combined with --doctor or --json");
   if (ranks != 0 && (sections || (json && !doctor)))
     return refuse("--ranks is for the checks: with --doctor, --brief, or no other option");
 

@@ -1,4 +1,4 @@
-// Tests whether this process can do what ouro needs, by trying it. Used by ouro-info.
+// Tests by trying whether this process can do everything that ouro needs. Used by ouro-info.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@ struct Probe {
   std::string name;
   bool works = false;
   std::string detail;  ///< what failed and the system's error text; "" if it works
-  /// Whether there are no ranks without it: without the others they do with less.
+  /// Whether ranks cannot run without it; ranks that lack one of the others can run.
   bool required() const { return name != "pidfd" && name != "memory of other processes"; }
 };
 

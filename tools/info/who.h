@@ -1,4 +1,4 @@
-// Finds which libnccl a process uses: which copies are mapped, and where its calls lead. Used by
+// Finds which libnccl a process uses: which copies are mapped, and to which its calls lead. Used by
 // ouro-info --who.
 #pragma once
 #include <sys/types.h>
@@ -19,7 +19,7 @@ struct Caller {
   std::map<std::string, int> bound_to;  ///< by file: the number of functions bound to it
 };
 
-/// What was found out about a process.
+/// The findings about a process.
 struct Who {
   pid_t pid = 0;
   std::map<std::string, bool> copies;  ///< mapped copies of libnccl, and whether each is ouro's

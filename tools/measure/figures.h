@@ -42,7 +42,7 @@ inline double cpu_seconds(clockid_t clock) {
 inline double process_cpu_seconds() { return cpu_seconds(CLOCK_PROCESS_CPUTIME_ID); }
 inline double thread_cpu_seconds() { return cpu_seconds(CLOCK_THREAD_CPUTIME_ID); }
 
-/// Pins the calling thread. If that is refused the thread stays where it is, which makes a measurement less
+/// Pins the calling thread. If that is refused the thread is not pinned, which makes a measurement less
 /// precise, not wrong.
 inline void pin(int core) {
   cpu_set_t set;
@@ -66,8 +66,8 @@ inline bool await(const std::atomic<int>& line, int want) {
   return false;
 }
 
-/// Time for a cache line to move from core a to core b, in ns: best of 20 batches of 100. 0 if a thread did
-/// not run.
+/// Time for a cache line to move from core a to core b, in ns: best of 20 batches of 100. 0 if a thread
+/// did not run.
 inline double handoff_ns(int a, int b) {
   constexpr int kBatches = 20, kRounds = 100;
   using Clock = std::chrono::steady_clock;

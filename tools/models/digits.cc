@@ -100,7 +100,7 @@ Result<fs::path> find_data_file(std::string_view name) {
   std::error_code ignored;
   const auto directory = env::text("OURO_DATA_DIR");
   if (!directory.ok()) return directory.status();
-  if (*directory) {  // a directory that the user gave is never overruled
+  if (*directory) {  // a directory that the user named is never overruled
     const fs::path path = fs::path(**directory) / name;
     if (fs::is_regular_file(path, ignored)) return path;
     return invalid(fmt::format("no file {} (OURO_DATA_DIR={})", path.string(), **directory));

@@ -32,8 +32,8 @@ class Network {
   virtual std::vector<int> ready_order() const = 0;
   virtual std::vector<Statistic> statistics() { return {}; }
   virtual std::uint32_t samples() const = 0;  ///< number of training samples, numbered from 0
-  /// Returns the mean loss of the samples (at least one) and adds its gradients. Statistics advance by
-  /// one step.
+  /// Returns the mean loss of the samples (at least one) and adds its gradients. Statistics advance
+  /// by one step.
   virtual double train(Values, std::span<const std::uint32_t> samples, Gradients) = 0;
   /// Tests rows part, part + parts, ... of the test set; Score::rows is 0 if the data set has no test rows.
   virtual Score test(Values, std::uint32_t part, std::uint32_t parts) const = 0;

@@ -36,7 +36,7 @@ namespace {
 constexpr std::size_t kMaxFrame = 65536;
 constexpr std::size_t kMaxQueued =
     std::size_t{1} << 18;   // limit on frames in flight over all links; further frames are dropped
-constexpr int kBurst = 64;  // frames read from one port before the others get their turn
+constexpr int kBurst = 64;  // frames read from one port before the others are served
 
 std::int64_t now_ns() {
   timespec t{};
@@ -155,7 +155,7 @@ class Switch {
       if (fds[1].revents && !read_commands(input)) input = -1;
       for (std::size_t i = 0; i < ports_.size(); ++i) {
         if (fds[i + 2].revents & POLLIN) receive(int(i));
-        if (fds[i + 2].revents & (POLLERR | POLLNVAL)) ports_[i].fd = -1;  // the namespace is gone
+        if (fds[i + 2].revents & (POLLERR | POLLNVAL)) ports_[i].fd = -1;  // the namespace has been removed
       }
       send_due();
     }
@@ -319,8 +319,8 @@ Port open_port(const std::string& spec) {
 
 constexpr const char* kUsage =
     "usage: tapnet [seed=N] [KEY=VALUE...] NS:IF NS:IF...\n"
-    "Joins interface IF of network namespace NS (a name, or a path such as /proc/PID/ns/net) with the "
-    "others.\n"
+    "Joins interface IF of network namespace NS "
+    "(a name, or a path such as /proc/PID/ns/net) with the others.\n"
     "keys: delay jitter queue (ms, up to an hour)  rate (Mbit/s, up to 1e6; 0: no limit)\n"
     "      loss dup reorder corrupt (0 to 1)  fixup cut (0 or 1)  maxlen (bytes; 0: any)\n"
     "commands on standard input: set FROM TO KEY=VALUE..., stats, quit; the answer ends with ok or error\n"

@@ -62,8 +62,8 @@ std::span<const train::Param> AggregationBench::cut(std::size_t size, DType t) {
   return params_;
 }
 
-/// The senders of a shard get the inputs of an all-reduce over the sites. Ranks whose values must not be used
-/// get NaN.
+/// The senders of a shard get the inputs of an all-reduce over the sites. Ranks whose values must not be
+/// used get NaN.
 Result<std::size_t> AggregationBench::check_once(const std::function<Status()>& average) {
   const train::ParallelLayout& l = groups_.layout;
   constexpr OpKind kMean = OpKind::avg;

@@ -97,7 +97,8 @@ bool is_of_aggregation(std::string_view option) {
 bool averages(DType t) { return is_float(t) && size_of(t) > 1; }
 
 Result<std::vector<int>> sites_of(const AggregationOptions& o, int ranks) {
-  if (o.sites.size() == 1) return invalid("--sites: one site has nobody to average with; give two at least");
+  if (o.sites.size() == 1)
+    return invalid("--sites: one site has no other to average with; give two at least");
   const bool equal =
       std::adjacent_find(o.sites.begin(), o.sites.end(), std::not_equal_to<>()) == o.sites.end();
   if (!equal && o.groups == train::FederatedGroups::all_replicas)

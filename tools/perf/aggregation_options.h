@@ -36,8 +36,8 @@ bool is_of_aggregation(std::string_view option);
 
 /// Whether the type can be averaged: floating-point types of at least 16 bits.
 bool averages(DType);
-/// The number of ranks of each site if there are `ranks` ranks. Errors: invalid (fewer than two sites, an
-/// odd number of ranks to halve, all_replicas with unequal sites). Other errors are reported by the
+/// The number of ranks of each site if there are `ranks` ranks. Errors: invalid (fewer than two sites, an odd
+/// number of ranks to halve, all_replicas with unequal sites). Other errors are reported by the
 /// layout itself.
 Result<std::vector<int>> sites_of(const AggregationOptions&, int ranks);
 /// Elements of each layer of a model of `count` elements: the layers get shares of 1, 2, 3, 4, 1, ..., so

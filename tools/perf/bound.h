@@ -22,7 +22,7 @@ class Bound {
   ~Bound() {
     if (place_.cpus.empty()) return;
     if (const Status s = rt::bind_this_thread(before_); !s)
-      // Not fatal: only a probe after the run is less precise.
+      // A failure is not fatal: only a probe after the run is less precise.
       tools::complain("ouro-perf: {}\n", s.message());
   }
   Bound(const Bound&) = delete;

@@ -51,8 +51,7 @@ Result<std::size_t> check_call(Group& group, const Call& c, OpKind op, bool in_p
     out += s.count * width;
   }
   const bool written = !segments.empty();
-  if (!in_place || input_apart || !written)
-    wrong += mine.wrong(in, c.shape.in, 0);  // inputs must stay unchanged
+  if (!in_place || input_apart || !written) wrong += mine.wrong(in, c.shape.in, 0);  // inputs must not change
   if (!written && input_apart) wrong += count_not(seen, c.shape.out * width, kGarbage) / width;
   wrong += count_not(seen + c.shape.bytes, kGuard, kGarbage);
   return wrong;

@@ -196,7 +196,7 @@ class CommandLine {
                     "Of nccl-tests: thread blocks of -D; without a meaning here, so 16 only");
     app_.add_flag("--events", o_.events, "GPU: time by events of the stream instead of the host's clock");
     app_.add_flag("--limit", o_.limit,
-                  "GPU: how near each row came to a copy inside the device, measured after it");
+                  "GPU: how near each row is to a copy inside the device, measured after it");
   }
   void output() {
     app_.add_option("-J,--output_file", o_.json_file, "Write JSON there; an existing file gets a new name");
@@ -243,9 +243,9 @@ class CommandLine {
     for (const CLI::Option* option : given()) {
       const std::string name = option->get_name();
       if (aggregation_ && !goes_with_aggregation(name))
-        return invalid(fmt::format("{} does not go with {}", name, kAggregation));
+        return invalid(fmt::format("{} cannot be combined with {}", name, kAggregation));
       if (!aggregation_ && is_of_aggregation(name))
-        return invalid(fmt::format("{} goes with {} only", name, kAggregation));
+        return invalid(fmt::format("{} is for {} only", name, kAggregation));
     }
     if (!o_.tune_file.empty() || kind_ || aggregation_) return {};
     if (collective_.empty())
@@ -259,8 +259,8 @@ class CommandLine {
     if (kind_ == Kind::sendrecv) return invalid("sendrecv has no algorithms to choose from");
     for (const CLI::Option* option : given())
       if (std::string name = option->get_name(); !goes_with_tune(name))
-        return invalid(
-            fmt::format("{} does not go with --tune, which chooses by itself what is timed and how", name));
+        return invalid(fmt::format(
+            "{} cannot be combined with --tune, which chooses by itself what is timed and how", name));
     o_.tune_only = kind_;
     if (app_.count("--minbytes") == 0) min_ = "8";
     if (app_.count("--maxbytes") == 0) max_ = "16M";

@@ -1,4 +1,4 @@
-// What ouro-perf can time: the collectives with their names and bandwidth factors. Used by every file of
+// The collectives that ouro-perf can time, with their names and bandwidth factors. Used by every file of
 // ouro-perf and by its tests.
 #pragma once
 #include <cstddef>

@@ -69,8 +69,8 @@ Status Baseline::check(std::string_view collective) const {
 
 std::string Baseline::compare(std::span<const Row> rows, int group_size) const {
   std::string text = fmt::format(
-      "# Compared with {} ({}): time then / time now; above 1 it is faster now. Times of another hour "
-      "differ\n"
+      "# Compared with {} ({}): time then / time now; above 1 it is faster now. "
+      "Times of another hour differ\n"
       "# by what the machine did then, so small ratios mean nothing.\n"
       "# {:>10}  {:>8}  {:>6}  {:>6}  {:>12}  {:>8}\n",
       origin_, start_time_, "size", "type", "redop", "root", "out-of-place", "in-place");

@@ -194,8 +194,8 @@ Value input_value(DType t, OpKind op, int rank, int ranks, std::size_t position,
   if (t == DType::boolean) return value(static_cast<std::int64_t>(h & 1));
   switch (op) {
     case OpKind::prod: {
-      // At one position at most four ranks have a value other than one, and |product| <= 81: no overflow in
-      // any type.
+      // At one position at most four ranks have a value other than one, and |product| <= 81: no overflow
+      // in any type.
       const auto n = static_cast<std::uint64_t>(ranks);
       const std::uint64_t first = noise(seed, ~0ull, position) % n;
       if ((static_cast<std::uint64_t>(rank) + n - first) % n >= 4) return value(1);

@@ -80,7 +80,7 @@ Result<std::unique_ptr<CapturedGraph>> CapturedGraph::capture(gpu::Stream stream
                                                               const std::function<Status()>& enqueue) {
   OURO_TRY(gpu::gpu().begin_capture(stream));
   const Status enqueued = enqueue();
-  // Even after an error: the stream must not stay in capture mode.
+  // Runs even after an error, because the stream must not remain in capture mode.
   const auto graph = gpu::gpu().end_capture(stream);
   if (!enqueued) {
     if (graph) (void)gpu::gpu().destroy_graph(*graph).ok();

@@ -43,8 +43,8 @@ Result<std::optional<int>> first_gpu() {
   return std::optional<int>(value);
 }
 
-/// `first`: the GPU of local rank 0, if it was chosen. After the last GPU, further ranks start again with
-/// the first.
+/// `first`: the GPU of local rank 0, if it was chosen. After the last GPU, further ranks start again
+/// with the first.
 InitOptions init_options(const Options& o, std::optional<int> first = {}, int local_rank = 0) {
   InitOptions init;
   if (o.timeout_s > 0) init.deadline = std::chrono::seconds(o.timeout_s);
@@ -129,7 +129,8 @@ Status check_memory(const Options& o, int local_ranks) {
   double available = 0;
   for (std::string line; std::getline(meminfo, line);)
     if (line.starts_with("MemAvailable:")) available = std::atof(line.c_str() + 13) * 1024;
-  // With a GPU, the host holds only what it compares; an emulated device is in the host's memory.
+  // If the device is a GPU, the host holds only the data that it compares; an emulated device is in the
+  // host's memory.
   const bool fake = o.device && std::strcmp(gpu::gpu().name(), "fake") == 0;
   const int buffers = !o.tune_file.empty() ? 6
                       : o.aggregation      ? (o.device && !fake ? 2 : 3)
@@ -177,7 +178,7 @@ int run(int argc, char** argv) {
   if (const Status s = check_memory(o, local_ranks); !s) return fail(1, s.message());
   if (o.ranks > 0) return launch_processes(o);
 
-  // The probe needs two idle cores: it runs before the ranks meet and after they have parted.
+  // The probe needs two idle cores, so it runs before the ranks start and after they have ended.
   const bool probes = o.verdict && launch->rank == 0 && o.output != Output::json;
   const double before = probes ? handoff_ns() : 0;
   const int code = o.local_threads() > 1 ? run_threads(o, *split, *first)

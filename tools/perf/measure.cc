@@ -69,8 +69,8 @@ Call Bench::make_call(std::size_t size, DType t, OpKind op, int root, bool in_pl
   c.in = send_.at(shift);
   c.out = recv_.at(shift);
   if (!in_place) return c;
-  // In place, both pointers are in the receive buffer; a rank that is not the root keeps the one buffer that
-  // it uses.
+  // Both pointers of a call in place are in the receive buffer; a rank that is not the root keeps the one
+  // buffer that it uses.
   const std::size_t own = static_cast<std::size_t>(group_->rank()) * c.shape.count * size_of(t);
   const bool is_root = group_->rank() == root;
   switch (c.kind) {

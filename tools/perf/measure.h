@@ -45,8 +45,8 @@ class Bench {
   /// over all ranks.
   Result<Row> row(std::size_t size, DType, OpKind, int root);
 
-  /// Copy bandwidth in GB/s, with reads and writes counted, the best of a few rounds. On the host: what all
-  /// ranks reach together while each copies one private buffer of -e bytes to another. On GPUs: copies inside
+  /// Copy bandwidth in GB/s, with reads and writes counted, the best of a few rounds. On the host it is the
+  /// sum over all ranks while each copies one private buffer of -e bytes to another. On GPUs: copies inside
   /// each GPU in use, measured one after the other by one rank each, and summed. Collective over the world.
   struct CopyRate {
     double gbs = 0;

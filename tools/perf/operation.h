@@ -25,8 +25,8 @@ struct Call {
 /// Submits the call `times` times (in one group if more than once). On a valid stream it returns at once.
 Status issue(Group&, const Call&, int times, const Stream&);
 
-/// The same call in the form that selection in the runtime takes. Not for sendrecv, which is not
-/// a collective.
+/// The same call in the form that selection in the runtime takes. Must not be called for sendrecv, which is
+/// not a collective.
 rt::Operation operation_of(const Call&);
 
 /// Whether the collective has an in-place form. sendrecv has none: a received message would overwrite one

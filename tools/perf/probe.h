@@ -7,8 +7,8 @@
 
 namespace ouro::perf {
 
-/// Time for one cache line to move from one core to another, in ns: best of several batches. 0: there is only
-/// one core.
+/// Time for one cache line to move from one core to another, in ns: best of several batches. 0: there is
+/// only one core.
 double handoff_ns();
 /// For example "hand-off between two cores 45 ns (they share a cache)".
 std::string describe_handoff(double ns);

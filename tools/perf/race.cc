@@ -24,7 +24,8 @@ constexpr double kLongRoundUs = 1e6;  // of one round of all runners: from there
 constexpr int kFewRounds = 5;
 constexpr double kClearShare = 0.75;  // share of the rounds in which a winner must be ahead
 
-/// Writes floats from 1 to 4: their sums stay far from values that are slow to add, such as denormal numbers.
+/// Writes floats from 1 to 4: their sums are never near values that are slow to add, such as
+/// denormal numbers.
 void rewrite(std::span<std::byte> in, int i) {
   const float value = static_cast<float>(1 + i % 4);
   std::uint32_t half;

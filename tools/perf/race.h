@@ -16,7 +16,7 @@ namespace ouro::perf {
 struct Trial {
   std::string name;
   /// us of one call on the slowest rank, without the writing and reading. Empty: given up after a few calls
-  /// as hopeless.
+  /// because it was much too slow.
   std::vector<double> us;
   double first_us = 0;  ///< us of those first calls, including writing and reading
   double median() const;

@@ -1,5 +1,5 @@
-// One rank from the banner to the footer. What is printed goes to stdout from rank 0, failures to stderr.
-// Used by main.cc.
+// The program of one rank, from the banner to the footer. Rank 0 prints to stdout; failures are printed to
+// stderr. Used by main.cc.
 #include "tools/perf/rank.h"
 
 #include <fmt/format.h>
@@ -69,7 +69,7 @@ class RankProgram {
 
   Result<int> run() {
     OURO_TRY(prepare());
-    tell(banner(options_, ranks_, version(), start_time_));
+    report(banner(options_, ranks_, version(), start_time_));
     print(header(options_));
     OURO_TRY(run_table());
     return finish();
@@ -100,7 +100,7 @@ class RankProgram {
   void print(const std::string& text) const {
     if (prints_ && options_.output != Output::json) tools::print_text(text);
   }
-  void tell(const std::string& words) const {
+  void report(const std::string& words) const {
     if (prints_) say(options_, words);
   }
 
@@ -126,7 +126,7 @@ class RankProgram {
 
 Status RankProgram::prepare() {
   OURO_TRY(bound_.status());
-  if (prints_) {  // before any measuring: a directory that does not exist should not cost an hour
+  if (prints_) {  // before any measuring, so that a directory that does not exist does not cost an hour
     for (const auto& [wanted, name] :
          {std::pair{&options_.json_file, &json_file_}, {&options_.plot_file, &plot_file_}}) {
       if (wanted->empty()) continue;
@@ -243,22 +243,22 @@ Result<int> RankProgram::finish() {
 
   std::set<int> colors;
   for (const RankInfo& r : ranks_) colors.insert(r.group);
-  tell(footer(options_, summary));
-  if (base_) tell(base_->compare(rows_, least_group_size_));
-  if (options_.memory_report) tell(memory_lines(ranks_));
+  report(footer(options_, summary));
+  if (base_) report(base_->compare(rows_, least_group_size_));
+  if (options_.memory_report) report(memory_lines(ranks_));
   const Ceiling ceiling{copy_.gbs,   copy_.bytes,   group_->size(), static_cast<int>(colors.size()),
                         host_cpus(), others_share_, copy_.gpus};
-  if (options_.limit) tell(limit_lines(options_, rows_, ceiling));
-  if (options_.verdict) tell(verdict(options_, rows_, summary, ceiling));
+  if (options_.limit) report(limit_lines(options_, rows_, ceiling));
+  if (options_.verdict) report(verdict(options_, rows_, summary, ceiling));
   const std::string json = document(summary);
   if (options_.output == Output::json) tools::print_text(json);
   if (!json_file_.empty()) {
     OURO_TRY(tools::write_file(json_file_, json));
-    tell(fmt::format("# JSON: {}\n", json_file_));
+    report(fmt::format("# JSON: {}\n", json_file_));
   }
   if (!plot_file_.empty()) {
     OURO_TRY(tools::write_file(plot_file_, plot_svg(options_, rows_)));
-    tell(fmt::format("# Plot: {}\n", plot_file_));
+    report(fmt::format("# Plot: {}\n", plot_file_));
   }
   return summary.exit_code();
 }

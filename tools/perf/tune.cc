@@ -133,18 +133,18 @@ Result<int> Tuner::run() {
   OURO_TRY(prepare());
   bench_.print("# ouro version {}, tuning for {} ranks on {}\n", version(), bench_.size(), machine_);
   bench_.print(
-      "# float sum, root 0, out of place. {} rounds of all candidates in turn; each call with its input "
-      "written\n"
-      "# before and its output read after it, less the median of that alone; the slowest rank; medians. What "
-      "is\n"
+      "# float sum, root 0, out of place. {} rounds of all candidates in turn; "
+      "each call with its input written\n"
+      "# before and its output read after it, less the median of that alone; "
+      "the slowest rank; medians. What is\n"
       "# not ahead of the built-in choice by {:.0f} %, and in three rounds of four, does not replace it.\n",
       Effort{}.rounds, 100 * TuneBench::kMargin);
   OURO_TRY(measure());
   bench_.print(
-      "#\n# Took {:.0f} s. In {} of {} races other programs took more than {:.0f} % of the processors each "
-      "time{}.\n",
+      "#\n# Took {:.0f} s. In {} of {} races other programs took "
+      "more than {:.0f} % of the processors each time{}.\n",
       bench_.seconds(), bench_.disturbed(), bench_.races(), 100 * TuneBench::kDisturbed,
-      bench_.disturbed() > 0 ? ", and decided nothing: run again when it is quiet" : "");
+      bench_.disturbed() > 0 ? ", and decided nothing: run again when it is idle" : "");
   if (bench_.wrong() > 0)
     bench_.print("# Results: WRONG, {} elements. Nothing is written.\n", bench_.wrong());
   else

@@ -18,7 +18,7 @@ constexpr std::size_t kSizeFactor = 4;  // factor between sizes; halved where th
 constexpr std::size_t kLeastStream = 1u << 20;
 constexpr const char *kNeverStream = "1024G", *kAlwaysStream = "1";  // as OURO_STREAM_BYTES accepts them
 constexpr DType kType = DType::f32;
-constexpr int kAttempts = 3;           // at a race that other programs disturb
+constexpr int kAttempts = 3;           // repetitions of a race that other programs disturb
 constexpr double kRepeatSeconds = 90;  // after this time no race is repeated
 
 Call call_of(Kind kind, std::size_t size, const Pair& p, int ranks) {
@@ -284,7 +284,7 @@ Result<std::size_t> TuneBench::best(const Call& call, const Pair& p,
   const std::vector<Trial>& trials = raced->trials;
   const std::size_t best = raced->quiet ? winner(trials, usual, kMargin) : usual;
   const std::string why =
-      !raced->quiet ? "built in (not quiet)"
+      !raced->quiet ? "built in (disturbed)"
       : best == usual
           ? "built in"
           : fmt::format("{:.2f} x as fast as {}", ratio(trials[usual], trials[best]), trials[usual].name);

@@ -32,7 +32,7 @@ struct Pair {
 /// Every member is collective; all ranks obtain the same figures and the same rows. Rank 0 prints.
 class TuneBench {
  public:
-  static constexpr double kMargin = 0.03;  ///< a smaller lead counts as noise: the built-in choice stays
+  static constexpr double kMargin = 0.03;  ///< a smaller lead counts as noise: the built-in choice is kept
 
   static constexpr double kDisturbed = 0.06;  ///< tolerated share of the processors taken by other programs
 
@@ -40,8 +40,8 @@ class TuneBench {
   TuneBench(const Options& o, Context& outer) : options_(o), outer_(outer) {}
 
   /// Finds the threshold of non-temporal stores: times always against never using them, in all-reduces of
-  /// growing size. `old`: the value in the existing file; only the value of rank 0, which has read the file,
-  /// is used.
+  /// growing size. `old`: the value in the existing file; only the value of rank 0, which has read the
+  /// file, is used.
   Result<std::size_t> calibrate(std::size_t old);
   /// Makes the context in which algorithms are timed. 0: the library's default threshold.
   Status enter(std::size_t stream_bytes);
@@ -52,7 +52,7 @@ class TuneBench {
 
   std::size_t wrong() const { return wrong_; }  ///< wrong elements, over all ranks and checks
   int races() const { return races_; }
-  int disturbed() const { return disturbed_; }  ///< races during which the machine was never quiet
+  int disturbed() const { return disturbed_; }  ///< races during which the machine was never idle enough
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
@@ -71,8 +71,8 @@ class TuneBench {
   /// while another rank reads it.
   Status with_variable(const char* name, const std::string& value, const std::function<Status()>& f);
   Status verify(const Call&, const Pair&, Group&, std::string_view who);
-  /// A race on a quiet machine: repeated, up to a limit, while other programs take much of the processors;
-  /// the quietest attempt counts. If none was quiet, its result decides nothing.
+  /// A race on an otherwise idle machine: repeated, up to a limit, while other programs take much of the
+  /// processors; the least disturbed attempt counts. If all were disturbed, its result decides nothing.
   struct Raced {
     std::vector<Trial> trials;
     bool quiet = false;
@@ -89,7 +89,7 @@ class TuneBench {
   const Options& options_;
   Context& outer_;
   std::optional<Context> context_;
-  /// By algorithm: each group was made with OURO_ALGO set to that algorithm's name.
+  /// A group for each algorithm, made with OURO_ALGO set to that algorithm's name.
   std::map<int, Group> groups_;
   std::optional<Pair> private_, registered_;
   bool pulls_ = false;  ///< all ranks may read each other's private buffers, and these are on huge pages

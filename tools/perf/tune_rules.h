@@ -26,8 +26,8 @@ struct Scope {
 
 /// Rows for winners, which must be in ascending order of size. Neighbours with the same algorithm share a
 /// row. A row ends at the geometric mean of the two sizes between which the algorithm changes; the last row
-/// ends at the largest size, because larger sizes were not measured and stay with the built-in rows. A single
-/// winner of 0 bytes (barrier) has no limit.
+/// ends at the largest size, because larger sizes were not measured and are left to the built-in rows. A
+/// single winner of 0 bytes (barrier) has no limit.
 std::vector<rt::Rule> rows_of(const Scope&, std::span<const Winner>);
 
 /// Bytes touched by all ranks, and the speed-up by non-temporal stores at this size.

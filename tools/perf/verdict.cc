@@ -48,7 +48,7 @@ std::string describe(const Best& b) {
                      b.in_place ? "in place" : "out of place");
 }
 
-/// Which copies the ceiling is from.
+/// The text that says which copies the ceiling is from.
 std::string copied(const Ceiling& c) {
   if (c.gpus > 0) return fmt::format("copies inside {} GPU{} reached", c.gpus, c.gpus == 1 ? "" : "s");
   return fmt::format("all {} ranks reached together copying private buffers", c.group_size * c.groups);
@@ -69,7 +69,7 @@ std::string verdict(const Options& o, std::span<const Row> rows, const Summary& 
   const Best top = best_of(rows, 0);
   if (top.half == nullptr || top.half->algbw <= 0) return text + "#  Speed: no bytes were moved.\n";
   if (c.group_size == 1)
-    text += "#  Speed: one rank has nobody to talk to, so bus bandwidth is 0; try -t 2 or --ranks 2.\n";
+    text += "#  Speed: one rank has no peer, so bus bandwidth is 0; try -t 2 or --ranks 2.\n";
   else
     text += fmt::format("#  Speed: best bus bandwidth {:.2f} GB/s ({}).\n", top.half->busbw, describe(top));
 
@@ -87,7 +87,7 @@ std::string verdict(const Options& o, std::span<const Row> rows, const Summary& 
   }
   text += fmt::format("#  Machine: {} processors for {} ranks; other programs took {:.0f} % of them{}.\n",
                       c.cpus, c.group_size * c.groups, 100 * c.others_share,
-                      c.others_share > 0.06 ? ": do not trust these times, run again when it is quiet" : "");
+                      c.others_share > 0.06 ? ": do not trust these times, run again when it is idle" : "");
   return text;
 }
 

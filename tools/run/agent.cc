@@ -1,4 +1,4 @@
-// The agent on one host: first helps to find where ranks meet, then runs the ranks of its host.
+// The agent on one host: first helps to find the meeting place of the ranks, then runs the ranks of its host.
 // Used through agent.h.
 #include "tools/run/agent.h"
 
@@ -56,7 +56,7 @@ class Agent : public Audience {
   void send(Kind kind, std::vector<std::string> fields) { send(Message{kind, std::move(fields)}); }
   void send(const Message& message) { out_->add(encode(message)); }
   void watch(std::vector<pollfd>& fds, const Signals& signals) const;
-  void hear(const pollfd* fds, Signals& signals);
+  void handle_events(const pollfd* fds, Signals& signals);
   void say_all(Signals& signals);
   void receive();
   std::optional<Message> next();
@@ -72,7 +72,7 @@ class Agent : public Audience {
   bool held_[2] = {false, false};   // the launcher has no room for [0] output, [1] errors
   MessageReader reader_;
   std::optional<Listeners> listeners_;
-  bool gone_ = false;  // the launcher is gone, or this agent has to stop
+  bool gone_ = false;  // the launcher has ended, or this agent has to stop
 };
 
 void Agent::receive() {
@@ -89,7 +89,7 @@ std::optional<Message> Agent::next() {
   return std::nullopt;
 }
 
-/// Number of descriptors that watch() appends and hear() handles.
+/// Number of descriptors that watch() appends and handle_events() handles.
 constexpr std::size_t kWatched = Signals::kWatched + 2;
 void Agent::watch(std::vector<pollfd>& fds, const Signals& signals) const {
   fds.push_back({in_.get(), POLLIN, 0});
@@ -97,19 +97,19 @@ void Agent::watch(std::vector<pollfd>& fds, const Signals& signals) const {
   signals.watch(fds);
 }
 
-void Agent::hear(const pollfd* fds, Signals& signals) {
+void Agent::handle_events(const pollfd* fds, Signals& signals) {
   if (fds[0].revents != 0) receive();
-  out_->hear();
+  out_->reset_news();
   if (out_->broken() != 0 || signals.take() != 0) gone_ = true;
 }
 
-/// Blocks until the launcher has read all messages, or is gone.
+/// Blocks until the launcher has read all messages, or has ended.
 void Agent::say_all(Signals& signals) {
   while (!gone_ && out_->waiting() > 0) {
     std::vector<pollfd> fds;
     watch(fds, signals);
     if (::poll(fds.data(), fds.size(), wait_ms({signals.next()})) < 0 && errno != EINTR) return;
-    hear(fds.data(), signals);
+    handle_events(fds.data(), signals);
   }
 }
 
@@ -168,7 +168,7 @@ void Agent::supervise(Job& job, Signals& signals) {
     watch(fds, signals);
     job.watch(fds);
     if (::poll(fds.data(), fds.size(), wait_ms({job.next(), signals.next()})) < 0 && errno != EINTR) break;
-    hear(fds.data(), signals);
+    handle_events(fds.data(), signals);
     job.handle(fds.data() + kWatched);
     job.on_time();
   }
@@ -213,7 +213,7 @@ int Agent::run(int above) {
       } else {
         refuse(1, orders.status().failure()->text);
       }
-      // Cut short, so `over` is not sent; the launcher, if it still exists, reports this.
+      // The job was cut short, so `over` is not sent; the launcher, if it still exists, reports this.
       if (gone_) return 1;
       send(Kind::over, {});
       say_all(signals);
@@ -223,7 +223,7 @@ int Agent::run(int above) {
     watch(fds, signals);
     if (listeners_) listeners_->watch(fds);
     if (::poll(fds.data(), fds.size(), wait_ms({signals.next()})) < 0 && errno != EINTR) return 1;
-    hear(fds.data(), signals);
+    handle_events(fds.data(), signals);
     if (listeners_ && fds.size() > kWatched) listeners_->handle(fds.data() + kWatched);
   }
   return 1;
@@ -232,7 +232,7 @@ int Agent::run(int above) {
 }  // namespace
 
 int agent_main() {
-  // Output that a library might print goes to the user's standard error, not between messages.
+  // Output that a library might print is written to the user's standard error, not between messages.
   Fd in(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)), out(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
   const Fd empty(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!in || !out || !empty || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0 ||

@@ -104,7 +104,7 @@ void AgentLink::drain() {
         return audience_.garbled(*this, message.status().failure()->text);
       }
       if (!*message) break;
-      audience_.heard(*this, **message);
+      audience_.on_message(*this, **message);
     }
   }
 }

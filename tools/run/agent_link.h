@@ -20,11 +20,11 @@ class AgentLink {
  public:
   enum class State { called, connected, ready, running, over };
 
-  /// Receives what an agent sends. `heard` may close the link.
+  /// Receives what an agent sends. `on_message` may close the link.
   class Audience {
    public:
     virtual ~Audience() = default;
-    virtual void heard(AgentLink& agent, const Message& message) = 0;
+    virtual void on_message(AgentLink& agent, const Message& message) = 0;
     /// A line of the agent's standard error, or a line that a remote shell prints before the
     /// agent's greeting.
     virtual void error_line(AgentLink& agent, std::string_view text) = 0;
@@ -45,7 +45,7 @@ class AgentLink {
   void drain();         ///< reads a bounded number of messages, so that all hosts get their turn
   void drain_errors();  ///< reads lines of its standard error
   /// Call when its process has ended: reads the remaining output and reaps the process. Returns the ranks
-  /// that were still alive.
+  /// that had not ended.
   std::vector<int> bury();
 
   bool present() const { return child.pid != 0 && !child.ending; }
@@ -59,7 +59,7 @@ class AgentLink {
   Child child;
   Fd in;                          ///< closed: no more orders can be sent, and the agent ends its ranks
   std::vector<char> alive;        ///< one entry for each of its ranks: 1 or 0
-  bool held[2] = {false, false};  ///< whether the agent was told to stop reading [0] output, [1] errors
+  bool held[2] = {false, false};  ///< whether the agent has the order to stop reading [0] output, [1] errors
   std::string last_error_line;
 
  private:

@@ -47,14 +47,14 @@ struct Plan {
   const rlimit* limit;
 };
 
-/// What the child writes to a pipe before it executes the program. A failure of the stage `memory` is
-/// not fatal.
+/// The report that the child writes to a pipe before it executes the program. A failure of the stage `memory`
+/// is not fatal.
 struct Report {
   enum class Stage : int { none, cpus, memory, program } stage = Stage::none;
   int error = 0;
 };
 
-void tell(int fd, Report::Stage stage, int error) {
+void send_report(int fd, Report::Stage stage, int error) {
   const Report report{stage, error};
   [[maybe_unused]] const ssize_t n = ::write(fd, &report, sizeof report);
 }
@@ -70,29 +70,29 @@ void tell(int fd, Report::Stage stage, int error) {
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   if (const int error = plan.binding.bind_thread(); error != 0) {
-    tell(plan.report, Report::Stage::cpus, error);
+    send_report(plan.report, Report::Stage::cpus, error);
     ::_exit(127);
   }
   if (const int error = plan.binding.prefer_memory(); error != 0)
-    tell(plan.report, Report::Stage::memory, error);
+    send_report(plan.report, Report::Stage::memory, error);
   if (::dup2(plan.in, 0) >= 0 && ::dup2(plan.out, 1) >= 0 && ::dup2(plan.err, 2) >= 0) {
     // dup2 of a descriptor onto itself keeps close-on-exec.
     if (plan.in == 0) ::fcntl(0, F_SETFD, 0);
     ::execvpe(plan.argv[0], plan.argv, plan.environment);
   }
-  tell(plan.report, Report::Stage::program, errno);
+  send_report(plan.report, Report::Stage::program, errno);
   ::_exit(127);
 }
 
-/// The next report, or an empty one: the pipe closes by itself when exec succeeds. EINTR or ETIME: patience
-/// ran out.
+/// The next report, or an empty one: the pipe closes by itself when exec succeeds. EINTR or ETIME: the wait
+/// ended first.
 Report next_report(int fd, const Patience& patience) {
   Report report;
   for (;;) {
     std::vector<pollfd> fds{{fd, POLLIN, 0}};
     if (patience.signals != nullptr) patience.signals->watch(fds);
-    const When look = patience.signals != nullptr ? patience.signals->next() : When();
-    ::poll(fds.data(), fds.size(), wait_ms({patience.limit, look}));
+    const When next_poll = patience.signals != nullptr ? patience.signals->next() : When();
+    ::poll(fds.data(), fds.size(), wait_ms({patience.limit, next_poll}));
     if (fds[0].revents == 0) {
       if (patience.signals != nullptr && patience.signals->ending()) return {Report::Stage::program, EINTR};
       if (patience.limit && Clock::now() >= *patience.limit) return {Report::Stage::program, ETIME};

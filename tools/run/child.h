@@ -28,8 +28,8 @@ struct Ending {
 
 struct Child {
   pid_t pid = 0;
-  /// pidfd is readable when the process has ended; the system may have none. out and err are non-blocking
-  /// read ends.
+  /// pidfd is readable when the process has ended; the system may have none. out and err are
+  /// non-blocking read ends.
   Fd pidfd, out, err;
   std::optional<Ending> ending;
   int memory_error = 0;  ///< errno with which the system refused to prefer the memory of the place; 0: none
@@ -39,7 +39,7 @@ struct Child {
   void signal_group(int number) const;
   /// Whether the process has ended, `seen` being what poll has said about pidfd. Does not reap it.
   bool has_ended(const pollfd& seen) const;
-  /// How long poll may wait: without a pidfd, a moment.
+  /// The time that poll may wait; a moment if there is no pidfd.
   When next() const { return pid == 0 || ending || pidfd ? When() : soon(); }
   /// Call once it has ended: kills what is left of the group, then reaps and sets `ending`.
   void reap();

@@ -15,7 +15,7 @@ namespace {
 constexpr milliseconds kHurry{1000};    // how long to wait for a reader if the job was ended from outside
 constexpr milliseconds kLastWord{200};  // time for the message about dropped bytes to be written
 
-/// A closed descriptor that is merely occupied (runtime/core/fd.h) is not the file that it looks like.
+/// A closed descriptor that is merely occupied (runtime/core/fd.h) is not the file that it appears to be.
 bool same_file(int a, int b) {
   struct stat x {
   }, y{};
@@ -81,9 +81,9 @@ void Console::watch(std::vector<pollfd>& fds) const {
   fds.push_back({err_->news().get(), POLLIN, 0});
 }
 
-void Console::hear() {
-  if (out_) out_->hear();
-  err_->hear();
+void Console::reset_news() {
+  if (out_) out_->reset_news();
+  err_->reset_news();
 }
 
 int Console::drain(int code, bool hurry, When timeout, Signals& signals) {
@@ -95,7 +95,7 @@ int Console::drain(int code, bool hurry, When timeout, Signals& signals) {
     signals.watch(fds);
     watch(fds);
     if (::poll(fds.data(), fds.size(), wait_ms({limit, signals.next()})) < 0 && errno != EINTR) break;
-    hear();
+    reset_news();
     for (int number; (number = signals.take()) != 0;) {
       if (!ends_the_job(number)) continue;
       if (code == 0) code = 128 + number;
@@ -108,12 +108,12 @@ int Console::drain(int code, bool hurry, When timeout, Signals& signals) {
   }
   if (const std::optional<int> failed = broken(); failed && code == 0) code = *failed;
   if (const std::size_t dropped = out_ ? out_->waiting() : 0; dropped > 0)
-    say(fmt::format("{} bytes of standard output are dropped: nobody read them in time", dropped));
+    say(fmt::format("{} bytes of standard output are dropped: they were not read in time", dropped));
   const When last = Clock::now() + kLastWord;
   while (err_->waiting() > 0 && Clock::now() < *last) {
     pollfd news{err_->news().get(), POLLIN, 0};
     ::poll(&news, 1, wait_ms({last}));
-    err_->hear();
+    err_->reset_news();
   }
   return code;
 }

@@ -1,4 +1,4 @@
-// What a job prints, worded alike for one host and for several. Used by launcher.cc and remote.cc.
+// The output of a job, worded alike for one host and for several. Used by launcher.cc and remote.cc.
 #pragma once
 #include <poll.h>
 
@@ -16,7 +16,7 @@
 
 namespace ouro::run {
 
-/// Standard output and standard error of the launcher. Only `drain` ever waits for a reader.
+/// Standard output and standard error of the launcher. The only function that waits for a reader is `drain`.
 class Console {
  public:
   static constexpr std::size_t kWatched = 2;  ///< number of descriptors that watch() appends
@@ -39,7 +39,7 @@ class Console {
   std::optional<int> broken();
 
   void watch(std::vector<pollfd>& fds) const;
-  void hear();
+  void reset_news();
 
   /// Call when all ranks have ended. Waits until all output is written, as any program does; with `hurry`
   /// at most a second. A signal that ends jobs, or the end of the job's time, ends the wait; the bytes

@@ -19,14 +19,14 @@
 namespace ouro::run {
 namespace {
 
-/// What the child writes into the pipe; a pipe holds much more, so the write does not block.
+/// The report that the child writes into the pipe; a pipe holds much more, so the write does not block.
 struct Outcome {
   int code = 0;
   int reason = 0;  // Reason of an error, whose text follows; 0: none
 };
 constexpr std::size_t kLongestText = 16'384;
 
-/// `report`: a pipe; that nobody can read it any more is the guardian's death.
+/// `report`: a pipe; if no process can read it any more, the guardian has died.
 [[noreturn]] void work_and_leave(const std::function<Result<int>(int)>& work, int report) {
   ::setpgid(0, 0);
   const Result<int> result = [&]() -> Result<int> {
@@ -97,7 +97,7 @@ Result<int> guarded(const std::string& name, const std::function<Result<int>(int
     const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : 1;
     subreaper.reset();  // kills all that the child left behind; only after that may a slow reader of stderr
                         // block this process
-    put(STDERR_FILENO, fmt::format("{}: the process that looked after the ranks (pid {}) was ended from "
+    put(STDERR_FILENO, fmt::format("{}: the process that managed the ranks (pid {}) was ended from "
                                    "outside (code {}); all ranks are ended\n",
                                    name, child, code));
     return code;

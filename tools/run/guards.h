@@ -1,5 +1,5 @@
-// What the launcher changes in its process while a job runs, and puts back afterwards. Used by launcher.cc,
-// agent.cc and guardian.cc.
+// Changes that the launcher makes to its process while a job runs, and undoes afterwards. Used by
+// launcher.cc, agent.cc and guardian.cc.
 #pragma once
 #include <signal.h>
 #include <sys/prctl.h>

@@ -1,4 +1,4 @@
-// Ranks of one host: what to do when one ends, writes, or must be ended. Used through job.h.
+// The ranks of one host: handles their ends and their output, and ends them. Used through job.h.
 #include "tools/run/job.h"
 
 #include <fcntl.h>

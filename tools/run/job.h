@@ -27,7 +27,8 @@ inline constexpr milliseconds kForwardToKill{10'000};
 /// How long an unterminated line is held back before it is shown.
 inline constexpr milliseconds kUnfinished{250};
 
-/// Receives events about the ranks, which are named by their rank in the whole job. No member may block.
+/// Receives events about the ranks, which are named by their rank in the whole job. Its members
+/// must not block.
 class Audience {
  public:
   virtual ~Audience() = default;
@@ -60,7 +61,7 @@ class Job {
   Job& operator=(const Job&) = delete;
 
   /// Holds an exit code if the program cannot be run, or did not start before a signal arrived or `limit`
-  /// passed; the audience has then been told why.
+  /// passed; the audience has then received the reason.
   Result<std::optional<int>> start(Signals& signals, When limit);
 
   bool any_alive() const;

@@ -39,7 +39,8 @@ Result<Place> free_port(const char* loopback) {
                                     : reinterpret_cast<sockaddr_in&>(at.at).sin_port)};
 }
 
-/// What programs of one host find in MASTER_ADDR and MASTER_PORT. A host, or a container, may have IPv6 only.
+/// The address for MASTER_ADDR and MASTER_PORT of programs on one host. A host, or a container, may
+/// have IPv6 only.
 Result<Place> free_place() {
   const Result<Place> older = free_port("127.0.0.1"), newer = older.ok() ? older : free_port("::1");
   if (newer.ok()) return newer;
@@ -47,8 +48,8 @@ Result<Place> free_place() {
                 fmt::format("{}; {}", older.status().failure()->text, newer.status().failure()->text));
 }
 
-/// Whether rank 0 gets this process's standard input: not if it is a terminal, closed (or merely occupied) or
-/// write-only.
+/// Whether rank 0 gets this process's standard input: not if it is a terminal, closed (or merely occupied)
+/// or write-only.
 bool reads_input() {
   const int mode = ::fcntl(STDIN_FILENO, F_GETFL);
   return ::isatty(STDIN_FILENO) == 0 && mode >= 0 && (mode & O_PATH) == 0 && (mode & O_ACCMODE) != O_WRONLY;
@@ -103,7 +104,7 @@ int supervise(const RunOptions& options, Job& job, Printer& printer, Console& co
     job.watch(fds);
     if (::poll(fds.data(), fds.size(), wait_ms({limit, job.next(), signals.next()})) < 0 && errno != EINTR)
       break;
-    console.hear();
+    console.reset_news();
     job.handle(fds.data() + own);
   }
   job.finish();
@@ -208,7 +209,7 @@ Result<int> run_ranks(const RunOptions& options, const std::vector<std::string>&
     return invalid("ranks cannot be bound to the machine that HWLOC_XMLFILE or HWLOC_SYNTHETIC describes");
   if (argv.empty() || argv[0].empty()) return invalid("no program to run");
   return guarded(options.name, [&](int above) -> Result<int> {
-    const Subreaper subreaper;  // destroyed last, when the ranks are gone
+    const Subreaper subreaper;  // destroyed last, when the ranks have ended
     Signals signals(Signals::Which::all, above);
     return options.hosts.empty() ? run_here(options, argv, signals) : run_on_hosts(options, argv, signals);
   });

@@ -33,19 +33,19 @@ struct RunOptions {
 /// job: 0 if all ranks returned 0, else that of the first rank that failed (128 + signal if a signal killed
 /// it), kTimeoutCode after the timeout, 127 or 126 if the program does not exist or cannot be executed.
 ///
-/// After a failure the other ranks have a second to report and exit by themselves; then they get SIGTERM,
-/// and SIGKILL two seconds later. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks; a second
-/// one kills them. SIGUSR1, SIGUSR2, SIGTSTP (which also stops this process) and SIGCONT are passed on, and
-/// the job continues. Signals that this process was started to ignore stay ignored, here and in the ranks.
-/// Each rank leads a process group of its own; no process that it started survives it or the death of this
-/// process (guardian.h). Rank 0 gets this process's standard input unless that is a terminal; the others get
+/// After a failure the other ranks have a second to report and exit by themselves; then they get SIGTERM, and
+/// SIGKILL two seconds later. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks; a second one
+/// kills them. SIGUSR1, SIGUSR2, SIGTSTP (which also stops this process) and SIGCONT are passed on, and the
+/// job continues. Signals that this process was started to ignore remain ignored, here and in the ranks. Each
+/// rank leads a process group of its own; no process that it started survives it or the death of this process
+/// (guardian.h). Rank 0 gets this process's standard input unless that is a terminal; the others get
 /// an empty one.
 ///
-/// A slow reader of standard output or standard error holds up, through full pipes, only the ranks that
-/// write there: deaths, signals and the timeout are still acted upon. After the last rank has ended, this
-/// function waits for the reader as any program does; a signal or the timeout ends this wait, and the
-/// number of dropped bytes is reported. A failed output ends the job with exit code 1 and a message, or
-/// with 128 + SIGPIPE if nobody reads any more. A line that stays unterminated for a quarter of a second is
+/// A slow reader of standard output or standard error holds up, through full pipes, only the ranks that write
+/// there: deaths, signals and the timeout are still acted upon. After the last rank has ended, this function
+/// waits for the reader as any program does; a signal or the timeout ends this wait, and the number of
+/// dropped bytes is reported. A failed output ends the job with exit code 1 and a message, or with 128 +
+/// SIGPIPE if no process reads it any more. A line that is unterminated for a quarter of a second is
 /// shown as it is.
 ///
 /// A rank is bound before the program starts, and with it all threads that it will have. Bound ranks get
@@ -74,7 +74,7 @@ struct Seat {
   int node = 0, nodes = 1;
 };
 
-/// What is the same for all ranks of a job.
+/// The values that are the same for all ranks of a job.
 struct Rendezvous {
   std::string job;                    ///< the job's id
   std::string address = "127.0.0.1";  ///< address of the host of rank 0

@@ -28,7 +28,7 @@ constexpr const char* kExamples = R"(Examples:
   ouro-run --hostfile hosts -x LD_LIBRARY_PATH ./my_program
   ouro-run -H lab-0,lab-1 --launch-agent 'ip netns exec {host}' -n 2 ./my_program
 
---bind core gives each rank a core, neighbours in rank beside each other (with more ranks than cores they take
+--bind core gives each rank a core, neighbours in rank on adjacent cores (with more ranks than cores they take
 hardware threads in turn); cache: all cores that share the outermost cache; numa: those of a NUMA node, and its
 memory; none: what the system chooses. All threads of a rank are bound with it: a program with streams or
 threads of its own wants cache or numa. Only what this process's own affinity mask allows is used.
@@ -49,8 +49,9 @@ is a terminal. If a rank fails, the others have a second to report and leave, th
 code is that of the first rank that failed (128 + signal number if a signal killed it), 124 after a timeout,
 127 if the program does not exist, 2 for wrong usage, 1 if output cannot be written.
 
-SIGINT, SIGTERM, SIGHUP and SIGQUIT go to all ranks and end the job (a second one kills it); SIGUSR1, SIGUSR2,
-SIGTSTP and SIGCONT go to all ranks, and the job goes on. What ouro-run was started to ignore (nohup) it ignores.)";
+SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to all ranks and end the job (a second one kills it);
+SIGUSR1, SIGUSR2, SIGTSTP and SIGCONT are passed on, too, and the job continues. Signals that ouro-run was
+started to ignore (nohup) are ignored.)";
 /// Adds NAME or NAME=VALUE for the ranks on all hosts. False if NAME has no value in this process.
 bool set_variable(ouro::Environment& variables, const std::string& text) {
   const std::size_t equals = text.find('=');

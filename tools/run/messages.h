@@ -15,7 +15,7 @@
 
 namespace ouro::run {
 
-/// An agent's first line. Anything before it comes from a remote shell and is passed on to the user.
+/// An agent's first line. Anything before it was written by a remote shell and is passed on to the user.
 inline constexpr std::string_view kGreeting = "ouro-run agent, protocol 3";
 
 enum class Kind : std::uint8_t {
@@ -36,7 +36,7 @@ enum class Kind : std::uint8_t {
   ended,    ///< rank, exit code
   failed,   ///< exit code, text: the first failure on this host
   say,      ///< text for the user
-  over,     ///< all ranks and everything they started are gone
+  over,     ///< all ranks and all processes that they started have ended
 };
 
 struct Message {

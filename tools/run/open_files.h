@@ -1,4 +1,4 @@
-// How many descriptors this process may open. Used by code that starts many processes.
+// The number of descriptors that this process may open. Used by code that starts many processes.
 #pragma once
 #include <sys/resource.h>
 

@@ -13,7 +13,7 @@
 namespace ouro::run {
 namespace {
 
-/// The children that somebody waits for.
+/// The children that a caller waits for.
 std::set<pid_t>& kept() {
   static std::set<pid_t> pids;
   return pids;
@@ -42,7 +42,7 @@ void keep_children() {
 void reap_orphans() {
   for (siginfo_t what{};; what = {}) {
     if (::waitid(P_ALL, 0, &what, WEXITED | WNOHANG | WNOWAIT) != 0 || what.si_pid == 0) return;
-    if (kept().contains(what.si_pid)) break;  // its turn comes, and there may be others behind it
+    if (kept().contains(what.si_pid)) break;  // it is reaped later, and there may be others behind it
     ::waitpid(what.si_pid, nullptr, WNOHANG);
   }
   for (const pid_t pid : children_of_this_process())

@@ -5,7 +5,7 @@
 
 namespace ouro::run {
 
-/// Somebody here waits for this child, so it is no orphan, until forget_child().
+/// Marks a child that a caller waits for: it is no orphan until forget_child().
 void keep_child(pid_t);
 void forget_child(pid_t);
 /// Keeps all children that there are now: they are those of the program that became this one.

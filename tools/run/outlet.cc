@@ -62,11 +62,11 @@ class Outlet::State {
       }
       const bool room = full_ && (waiting_ < kFull / 2 || broken_ != 0);
       if (room) full_ = false;
-      if (room || broken_ != 0 || waiting_ == 0) tell();
+      if (room || broken_ != 0 || waiting_ == 0) notify();
     }
   }
 
-  /// Drops what is queued; only the piece that is being written may still be written.
+  /// Drops the queue; only the piece that is being written may still be written.
   void end() {
     const std::lock_guard lock(mutex_);
     ended_ = true;
@@ -89,7 +89,7 @@ class Outlet::State {
   const Fd& news() const { return news_; }
 
  private:
-  void tell() {
+  void notify() {
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t n = ::write(news_.get(), &one, sizeof one);
   }
@@ -131,7 +131,7 @@ bool Outlet::full() const { return state_->full(); }
 std::size_t Outlet::waiting() const { return state_->waiting(); }
 int Outlet::broken() const { return state_->broken(); }
 const Fd& Outlet::news() const { return state_->news(); }
-void Outlet::hear() {
+void Outlet::reset_news() {
   std::uint64_t count;
   [[maybe_unused]] const ssize_t n = ::read(news().get(), &count, sizeof count);
 }

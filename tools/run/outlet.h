@@ -1,5 +1,5 @@
-// Outlet: output to one descriptor, written by a thread of its own, so that nobody waits for a slow reader.
-// Used by the console of the launcher and by the agent.
+// Outlet: output to one descriptor, written by a thread of its own, so that no caller waits for a slow
+// reader. Used by the console of the launcher and by the agent.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -13,7 +13,7 @@ namespace ouro::run {
 /// A descriptor that other processes share cannot be made non-blocking without changing it for them, and poll
 /// guarantees nothing for a terminal or a file; hence the thread. Text is written in the order in which it
 /// was added, in pieces of at most PIPE_BUF bytes. The text of one add() that fits into PIPE_BUF is never
-/// split, so lines stay whole among the lines of other processes.
+/// split, so lines are not broken up by the lines of other processes.
 class Outlet {
  public:
   static constexpr std::size_t kFull = std::size_t{1} << 20;  ///< bytes
@@ -33,9 +33,9 @@ class Outlet {
   std::size_t waiting() const;  ///< bytes that are not yet written
   int broken() const;  ///< errno of the write that failed, after which nothing more is written; 0: none
 
-  /// Becomes readable when any of the above changes; hear() resets it.
+  /// Becomes readable when any of the above changes; reset_news() resets it.
   const Fd& news() const;
-  void hear();
+  void reset_news();
 
  private:
   class State;

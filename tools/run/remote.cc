@@ -1,5 +1,5 @@
-// The launcher's loop over agents: calls all hosts, finds where ranks meet, sends orders, relays output, ends
-// the job. Used through remote.h.
+// The launcher's loop over agents: starts them on all hosts, finds the meeting place of the ranks, sends
+// orders, relays output, ends the job. Used through remote.h.
 #include "tools/run/remote.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ class HostsJob : public AgentLink::Audience {
   Result<std::optional<int>> call(Console& console, Signals& signals);
   int run(Signals& signals);
 
-  void heard(AgentLink& agent, const Message& message) override;
+  void on_message(AgentLink& agent, const Message& message) override;
   void error_line(AgentLink& agent, std::string_view text) override;
   void garbled(AgentLink& agent, const std::string& text) override;
 
@@ -47,7 +47,7 @@ class HostsJob : public AgentLink::Audience {
   void choose();
   void order(const Offer& place);
   void fail(int code, std::string text);
-  void tell();
+  void report_culprit();
   void stop_all(milliseconds until_term);
   void forward(int number);
   void end_at_once();
@@ -68,7 +68,7 @@ class HostsJob : public AgentLink::Audience {
   };
   std::optional<Culprit> culprit_;
   When timeout_, call_limit_, verdict_, give_up_;
-  bool told_ = false, forwarded_ = false;
+  bool reported_ = false, forwarded_ = false;
 };
 
 std::vector<std::string> names_of(const std::vector<Host>& hosts) {
@@ -122,7 +122,7 @@ void HostsJob::garbled(AgentLink& a, const std::string& text) {
   fail(1, fmt::format("host {}: {}", a.host.name, text));
 }
 
-void HostsJob::heard(AgentLink& a, const Message& m) {
+void HostsJob::on_message(AgentLink& a, const Message& m) {
   const auto text = [&m](std::size_t i) { return i < m.fields.size() ? m.fields[i] : std::string(); };
   switch (m.kind) {
     case Kind::hello:
@@ -175,7 +175,7 @@ void HostsJob::heard(AgentLink& a, const Message& m) {
   }
 }
 
-/// Once all agents are ready, makes the first one listen where other hosts may reach it.
+/// Makes the first agent listen where other hosts may reach it, once all agents are ready.
 void HostsJob::proceed() {
   const auto is_ready = [](const AgentLink& a) { return a.state == AgentLink::State::ready; };
   if (phase_ != Phase::calling || culprit_ || !std::all_of(agents_.begin(), agents_.end(), is_ready)) return;
@@ -245,20 +245,20 @@ void HostsJob::gone(AgentLink& a) {
   fail(code == 0 ? 1 : code, std::move(text));
 }
 
-/// The first failure ends the job. If a death is reported at about the same time, it replaces an error as
-/// the cause.
+/// The first failure ends the job. If a death is reported at about the same time, it replaces an error
+/// as the cause.
 void HostsJob::fail(int code, std::string text) {
   constexpr int kSignal = 128;
-  if (told_ || (culprit_ && (code <= kSignal || culprit_->code > kSignal))) return;
+  if (reported_ || (culprit_ && (code <= kSignal || culprit_->code > kSignal))) return;
   const bool first = !culprit_;
   culprit_ = Culprit{code, std::move(text)};
-  if (!first) return tell();
+  if (!first) return report_culprit();
   if (!forwarded_) stop_all(kGrace);
   verdict_ = Clock::now() + (code > kSignal || phase_ != Phase::running ? milliseconds(0) : kEcho);
 }
 
-void HostsJob::tell() {
-  if (!culprit_ || std::exchange(told_, true)) return;
+void HostsJob::report_culprit() {
+  if (!culprit_ || std::exchange(reported_, true)) return;
   if (!culprit_->text.empty()) say(culprit_->text);
 }
 
@@ -290,10 +290,10 @@ void HostsJob::forward(int number) {
   for (AgentLink& a : agents_) a.send({Kind::signal, {std::to_string(number)}});
 }
 
-/// The process above is dead, so nobody reads the reason: closes the orders of all agents, which makes them
-/// end their ranks.
+/// The process above is dead, so no process reads the reason. Closes the orders of all agents, which makes
+/// them end their ranks.
 void HostsJob::end_at_once() {
-  told_ = true;
+  reported_ = true;
   culprit_ = Culprit{128 + SIGKILL, ""};
   timeout_.reset();
   call_limit_.reset();
@@ -301,7 +301,7 @@ void HostsJob::end_at_once() {
   for (AgentLink& a : agents_) a.in.reset();
 }
 
-/// Tells agents to stop reading a stream for which there is no room here, and to resume when there is.
+/// Orders agents to stop reading a stream for which there is no room here, and to resume when there is.
 void HostsJob::hold() {
   for (AgentLink& a : agents_)
     for (const bool is_error : {false, true}) {
@@ -321,12 +321,12 @@ std::vector<int> HostsJob::alive() const {
 void HostsJob::on_time() {
   if (const std::optional<int> broken = console_->broken(); broken && !culprit_) {
     culprit_ = Culprit{*broken, ""};
-    tell();  // the console has printed the reason; how ranks end from now on is not the cause
+    report_culprit();  // the console has printed the reason; how ranks end from now on is not the cause
     stop_all(milliseconds(0));
   }
   if (due(timeout_)) {
     culprit_ = Culprit{kTimeoutCode, timed_out(options_, alive())};
-    tell();
+    report_culprit();
     stop_all(milliseconds(0));
   }
   if (due(call_limit_)) {
@@ -337,7 +337,7 @@ void HostsJob::on_time() {
     fail(1, fmt::format("no answer within {} s from the agent of host {}", kCall.count() / 1000,
                         fmt::join(silent, ", ")));
   }
-  if (due(verdict_)) tell();
+  if (due(verdict_)) report_culprit();
   if (due(give_up_)) {
     for (AgentLink& a : agents_) {
       if (!a.present()) continue;
@@ -369,7 +369,7 @@ int HostsJob::run(Signals& signals) {
     for (const AgentLink& a : agents_) first = earliest({first, a.child.next()});
     const int wait = wait_ms({first});
     if (::poll(fds.data(), fds.size(), wait) < 0 && errno != EINTR) break;
-    console_->hear();
+    console_->reset_news();
     for (std::size_t i = 0; i < agents_.size(); ++i) {
       const pollfd* fd = &fds[own + kEach * i];
       if (fd[1].revents != 0) agents_[i].drain();
@@ -378,7 +378,7 @@ int HostsJob::run(Signals& signals) {
       if (agents_[i].child.has_ended(fd[0])) gone(agents_[i]);
     }
   }
-  tell();
+  report_culprit();
   const bool from_outside = forwarded_ || (culprit_ && culprit_->code == kTimeoutCode);
   return console_->drain(culprit_ ? culprit_->code : 0, from_outside, timeout_, signals);
 }

@@ -1,5 +1,5 @@
-// Finds where the ranks of several hosts meet: an address of the first host that all other hosts have
-// reached, and free ports there. Used by the agents.
+// Finds the meeting place of the ranks of several hosts: an address of the first host that all other hosts
+// have reached, and free ports there. Used by the agents.
 #pragma once
 #include <poll.h>
 

@@ -1,5 +1,5 @@
-// The launcher's part in finding where ranks meet: records which offers each host has reached and picks one.
-// Pure. Used by remote.cc.
+// The launcher's part in finding the meeting place of the ranks: records which offers each host has reached
+// and picks one. Pure. Used by remote.cc.
 #pragma once
 #include <string>
 #include <vector>

@@ -23,7 +23,7 @@ inline bool ends_the_job(int number) {
 }
 
 /// While an object lives, signals are received here; afterwards the signal mask is restored. A signal that
-/// this process was started to ignore (nohup, a script's background job) stays ignored.
+/// this process was started to ignore (nohup, a script's background job) remains ignored.
 class Signals {
  public:
   enum class Which { all, ending };
@@ -34,7 +34,7 @@ class Signals {
   explicit Signals(Which which = Which::all, int above = -1) : above_(above) {
     sigemptyset(&set_);
     sigaddset(&set_, SIGPIPE);  // a failed write reports it
-    sigaddset(&set_, SIGCHLD);  // reparented children are reaped here, others by those who wait for them
+    sigaddset(&set_, SIGCHLD);  // reparented children are reaped here, others by their callers
     for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) add(number);
     if (which == Which::all)
       for (int number : {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT}) add(number);
@@ -52,9 +52,9 @@ class Signals {
 
   void watch(std::vector<pollfd>& fds) const {
     fds.push_back({fd_.get(), POLLIN, 0});
-    fds.push_back({above_, 0, 0});  // POLLERR: nobody can read it any more
+    fds.push_back({above_, 0, 0});  // POLLERR: no process can read it any more
   }
-  /// How long poll may wait: for ever, or, on a system without signalfd, a moment.
+  /// The time that poll may wait: for ever, or, on a system without signalfd, a moment.
   When next() const { return fd_ ? When() : soon(); }
   /// The next signal's number, or 0.
   int take() {

@@ -36,8 +36,8 @@ inline Result<std::string> random_hex(std::size_t bytes) {
   return fmt::format("{:02x}", fmt::join(raw, ""));
 }
 
-/// Writes all of it. Blocks on a slow reader, so it must not be used while ranks run (see outlet.h). False if
-/// nobody reads any more.
+/// Writes all of it. Blocks on a slow reader, so it must not be used while ranks run (see outlet.h). Returns
+/// false if no process reads it any more.
 inline bool put(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());
@@ -72,7 +72,7 @@ inline int wait_ms(std::initializer_list<When> all) {
   return wait;
 }
 
-/// When to look again for something that the system does not report by a descriptor: signals without
+/// The time of the next check for something that the system does not report by a descriptor: signals without
 /// signalfd, the end of a process without pidfd_open (Linux before 5.3, seccomp filters of containers).
 inline When soon() { return Clock::now() + milliseconds(20); }
 

@@ -81,7 +81,8 @@ class Clock {
     std::int64_t sent = 0, taken = 0;
     double bytes = 0;
   };
-  struct Gate {  // of a meet or the end of a round: how many have reached it, and when the last one did
+  struct Gate {  // a meet or the end of a round: the number of ranks that have reached it, and the time of
+                 // the last one
     std::size_t count = 0;
     double last = 0;
     void come(double when) {
@@ -135,8 +136,8 @@ class Clock {
       }
     }
   }
-  /// The earliest time of the next step of class i, as far as its links determine it; infinity: not
-  /// yet known.
+  /// The earliest time of the next step of class i, as far as its links determine it; infinity:
+  /// not yet known.
   double ready(std::size_t i) const {
     const Class& me = classes_[i];
     if (me.stuck || me.round == s_.program_rounds) return INFINITY;
@@ -263,7 +264,7 @@ class Clock {
 
   bool read_staging(Class& me, const Op& op) {
     const int round = round_of(me, op);
-    // By reference, a result is in an output, and the meet before this step has already waited for it.
+    // A result by reference is in an output, and the meet before this step has already waited for it.
     const bool is_result = (op.verb & kResult) != 0 && !s_.by_reference, all = op.from < 0;
     const std::size_t first = all ? 0 : index(op.from), last = all ? classes_.size() - 1 : first;
     double when = 0;
@@ -292,7 +293,7 @@ class Clock {
   const Script& s_;
   std::vector<Class> classes_;
   std::vector<Link> links_;
-  // By link and slot; over shared ports started_ is the time of arrival.
+  // Indexed by link and slot; over shared ports started_ is the time of arrival.
   std::vector<double> started_, freed_;
   std::vector<Port> ports_;  // by node
   std::vector<std::size_t> stuck_;

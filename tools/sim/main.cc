@@ -1,4 +1,4 @@
-// ouro-sim: predicts what collectives cost on a described cluster, without any GPU or network.
+// ouro-sim: predicts the cost of collectives on a described cluster, without any GPU or network.
 // The prediction itself is in predict.cc.
 #include <fmt/format.h>
 
@@ -272,8 +272,8 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "ouro-sim " OURO_VERSION);
   app.add_option("collective", o.collective, "One of: " + predictable_names())->capture_default_str();
   app.add_option("-n,--ranks", o.ranks,
-                 "Numbers of ranks: a list, or FROM:TO by doubling (default: those of the cluster's "
-                 "nodes, or 8)");
+                 "Numbers of ranks: a list, or FROM:TO by doubling (default: "
+                 "those of the cluster's nodes, or 8)");
   app.add_option("-b,--bytes", o.bytes, "Bytes of the whole buffer, as --ranks; suffix K, M, G, T")
       ->capture_default_str();
   app.add_option("-a,--algorithms", o.algorithms, "Comma-separated names, or all")->capture_default_str();

@@ -47,7 +47,7 @@ struct Prediction {
 /// chooses algorithms and which Group::explain shows. Flows that it knows take the time that it predicts;
 /// bytes are counted as described here. It does not cover wide values.
 ///
-/// Representatives are exact if the flow looks the same after moving all ranks by whole nodes (rings,
+/// Representatives are exact if the flow is the same after moving all ranks by whole nodes (rings,
 /// dissemination, unrooted staging buffers) or after flipping the upper bits of their numbers (halving,
 /// powers of two). For the extra ranks of halving the result is an upper bound: every node is assumed to have
 /// them. `run_rounds` rounds in steady state are simulated, and the last three quarters of them are

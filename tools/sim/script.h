@@ -12,7 +12,7 @@
 
 namespace ouro::sim {
 
-/// How ranks are grouped into classes. none: every rank is its own class. shift: rank r represents r +
+/// The ways to group ranks into classes. none: every rank is its own class. shift: rank r represents r +
 /// period, r + 2*period, ... flip: the same below the power of two `fold`; the ranks from there on are the
 /// extra ones of halving.
 struct Symmetry {

@@ -43,8 +43,8 @@ std::string arrow(const Circle& c, int from, int to, double weight, bool both_wa
       b.y - uy * gap, 0.75 + 2.25 * weight);
 }
 
-/// The opacity of the lines of a round: the more lines there are, the fainter, so that the disc stays light,
-/// and dots and overlapping lines can be distinguished.
+/// The opacity of the lines of a round: the more lines there are, the fainter, so that the disc is light, and
+/// dots and overlapping lines can be distinguished.
 double opacity_of(const Circle& c, const train::Topology& t, int round) {
   constexpr double kMost = 0.8, kLeast = 0.01, kInk = 0.35;  // kInk: share of the disc's area that is covered
   double ink = 0;
@@ -69,14 +69,14 @@ std::string picture(const Summary& s, const train::Topology& t) {
   const double cell = 2 * radius + 70, top = 64, width = std::max(columns * cell, 460.0),
                height = top + lines * cell;
   std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} "
-      "{1:.0f}\">\n"
-      "<style>text{{font-family:sans-serif;fill:#222}}path{{fill:none}}.both{{stroke:#"
-      "2b6cb0}}"
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" "
+      "viewBox=\"0 0 {0:.0f} {1:.0f}\">\n"
+      "<style>text{{font-family:sans-serif;fill:#222}}path{{fill:none}}"
+      ".both{{stroke:#2b6cb0}}"
       ".one{{stroke:#c05621;marker-end:url(#tip)}}circle{{fill:#edf2f7;stroke:#4a5568}}</style>\n"
-      "<defs><marker id=\"tip\" viewBox=\"0 0 6 6\" refX=\"5\" refY=\"3\" markerWidth=\"6\" "
-      "markerHeight=\"6\" "
-      "markerUnits=\"userSpaceOnUse\" orient=\"auto\"><path d=\"M0 0L6 3L0 6z\" "
+      "<defs><marker id=\"tip\" viewBox=\"0 0 6 6\" refX=\"5\" refY=\"3\" "
+      "markerWidth=\"6\" markerHeight=\"6\" markerUnits=\"userSpaceOnUse\" orient=\"auto\">"
+      "<path d=\"M0 0L6 3L0 6z\" "
       "style=\"fill:#c05621\"/></marker></defs>\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
       width, height);

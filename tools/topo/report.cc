@@ -82,7 +82,7 @@ std::string table(const Summary& s, const Topology& t, bool rows) {
     out += fmt::format("  rounds to consensus  {} (differences below {:g} of what they were)\n",
                        s.rounds_to_consensus, kTolerance);
   else
-    out += "  rounds to consensus  never: some ranks do not hear of others\n";
+    out += "  rounds to consensus  never: some ranks never receive from others\n";
   for (int k = 0; k < t.period(); ++k) {
     out += fmt::format("round {}\n", k);
     const std::vector<Edge> edges = edges_of(t, k);

@@ -48,7 +48,7 @@ Status Bridge::prepare(Context& c) {
 }
 
 Bridge::~Bridge() {
-  if (stream_.valid()) (void)stream_.synchronize().ok();  // even after a failure, all waits in the stream end
+  if (stream_.valid()) (void)stream_.synchronize().ok();  // all waits in the stream end, even after a failure
   if (pinned_) (void)gpu::gpu().free_pinned(pinned_).ok();
 }
 

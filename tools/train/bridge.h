@@ -11,8 +11,8 @@ namespace ouro::tools {
 
 class Bridge {
  public:
-  /// Places the parameters, with their initial values, on the rank's GPU (`device`), or leaves them in
-  /// the task's memory, which must outlive the bridge. Errors: unsupported (no GPU), resource, those of
+  /// Places the parameters, with their initial values, on the rank's GPU (`device`), or leaves them in the
+  /// task's memory, which must outlive the bridge. Errors: unsupported (no GPU), resource, those of
   /// the device.
   static Result<std::unique_ptr<Bridge>> make(Context&, Task&, bool device);
   ~Bridge();

@@ -81,8 +81,8 @@ Result<Checkpoint> parse_checkpoint(const std::string& path, std::string_view al
   };
   const std::size_t line = all.find('\n');
   if (line == std::string_view::npos) return damaged("no heading");
-  // Deeper levels are dropped, and then the checksum is wrong: copying or printing them would recurse
-  // as deep.
+  // Deeper levels are dropped, and then the checksum is wrong: copying or printing them would
+  // recurse as deep.
   constexpr int kDeepest = 8;
   const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth <= kDeepest; };
   const Json head = Json::parse(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(line), shallow, false);
@@ -96,7 +96,7 @@ Result<Checkpoint> parse_checkpoint(const std::string& path, std::string_view al
   if (head["ouro-train state"] != kVersion) return damaged("its version");
   const std::string_view body = all.substr(line + 1);
   if (head["checksum"] != checksum(head, body)) return damaged("its checksum");
-  // After the checksum, because a damaged file would look like another run.
+  // Called after the checksum, because a damaged file would appear to be of another run.
   OURO_TRY(compare(path, head["run"], run));
   if (!std::in_range<std::int64_t>(head["step"].get<std::uint64_t>())) return damaged("its step");
   Checkpoint state{.step = head["step"].get<std::int64_t>(), .parts = {}};

@@ -36,8 +36,7 @@ command line.)";
 
 constexpr const char* kStrategies =
     "ddp: gradients are averaged; fsdp: and each rank updates a shard; federated, diloco: parameters of "
-    "sites are "
-    "averaged, now and then; decentralised: parameters, among neighbours";
+    "sites are averaged, now and then; decentralised: parameters, among neighbours";
 
 /// The names of an enumeration's values, by the `name` functions of options.h.
 template <class E>
@@ -255,7 +254,7 @@ class Words {
         ->check(at_least(1))
         ->group(kFiles);
     file("--save", o_.save, "each rank writes its state to FILE.rank0 ... at the end");
-    file("--resume", o_.resume, "each rank goes on from such a file");
+    file("--resume", o_.resume, "each rank continues from such a file");
     file("--csv", outputs_.csv,
          "rank 0 writes a line a step, to FILE.part until the run has ended: its number, loss, consensus "
          "distance where there is one, rate; -: standard output in place of the last line");
@@ -285,9 +284,9 @@ Parsed parse_command_line(int argc, char** argv) {
   app.require_subcommand(0, 1);  // a missing or unknown model gets our own message below
   Words digits(*app.add_subcommand("digits", "8x8 images of digits: a perceptron or a convolutional network"),
                SmallModel::digits);
-  Words charlm(
-      *app.add_subcommand("charlm", "character model: a transformer block; decentralised unless told"),
-      SmallModel::charlm);
+  Words charlm(*app.add_subcommand(
+                   "charlm", "character model: a transformer block; decentralised unless chosen otherwise"),
+               SmallModel::charlm);
   app.allow_extras();  // after add_subcommand, which would make subcommands inherit it
   try {
     app.parse(argc, argv);

@@ -1,5 +1,5 @@
-// ouro-train: trains a small model over the ranks of a job, data-parallel, sharded, federated
-// or decentralised, as a demonstration and a check. The loops are in sharded.cc, federated.cc
+// ouro-train: trains a small model over the ranks of a job, data-parallel, sharded, federated or
+// decentralised, as a demonstration and a check. The loops are in sharded.cc, federated.cc
 // and decentralised.cc.
 #include <fmt/format.h>
 

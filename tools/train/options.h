@@ -27,7 +27,7 @@ enum class Curve : std::uint8_t {
   constant,
   cosine  ///< ten steps of warm-up, then a cosine over all steps
 };
-/// How the mean of the sites is used: it replaces the parameters (avg), or it is the gradient of an outer
+/// The use of the mean of the sites: it replaces the parameters (avg), or it is the gradient of an outer
 /// optimiser: FedAdam, FedYogi, or Nesterov momentum (DiLoCo).
 enum class Server : std::uint8_t { avg, adam, yogi, nesterov };
 
@@ -99,7 +99,7 @@ struct TrainReport {
   int ranks = 0;
   int first_step = 0;               ///< above 0 if the run resumed from a file
   std::vector<double> losses = {};  ///< of each step: mean over the samples of all ranks, before the update
-  /// Of each step, after the update: sqrt(sum of ||x_r - mean||^2 / ranks); empty: ddp, fsdp.
+  /// The figures of each step, after the update: sqrt(sum of ||x_r - mean||^2 / ranks); empty: ddp, fsdp.
   std::vector<double> consensus = {};
   std::vector<double> rates = {};  ///< learning rate of each update
   /// For the mean model after the last step; test_rows is 0 if there was no test.

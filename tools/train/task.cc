@@ -163,7 +163,7 @@ Status agree(Group& world, const Status& mine) {
   const View v(&first, 1, DType::i64);
   OURO_TRY(all_reduce(world, v, v, ReduceOp::min, kAuto));
   if (!mine.ok() || first == kWell) return mine;
-  return invalid(fmt::format("rank {} cannot go on, and says why", first));
+  return invalid(fmt::format("rank {} cannot continue, and prints the reason", first));
 }
 
 Status finite(const TrainOptions& o, int step, double loss) {

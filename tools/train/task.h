@@ -36,8 +36,8 @@ class Task {
   std::vector<train::Param> params();
   std::vector<train::Buffer> buffers();
   /// Evaluates the network at the values of `at`, a list like that of `params`: writes `factor` times the
-  /// gradient of the samples' mean loss to its gradients, and returns the mean loss. Without samples: writes
-  /// zeros, returns 0.
+  /// gradient of the samples' mean loss to its gradients, and returns the mean loss. Writes zeros and returns
+  /// 0 if there are no samples.
   double gradients(std::span<const train::Param> at, std::span<const std::uint32_t> samples, double factor);
   /// All values of the list, concatenated.
   std::vector<double> flat(std::span<const train::Param> at);
@@ -45,7 +45,7 @@ class Task {
   /// Collective. Tests the model with the values `at`, which must be equal on all ranks, and the mean of the
   /// ranks' statistics.
   Status test(Group& world, std::span<const train::Param> at, TrainReport&);
-  /// The state that `gradients` changes besides gradients: for saving and resuming.
+  /// The state that `gradients` changes in addition to the gradients, for saving and resuming.
   Bytes statistics();
   Status set_statistics(CBytes);
 
@@ -63,8 +63,8 @@ class Task {
 
 /// As settle(options, ranks); inherited numerics are replaced by those in force in the job of `world`.
 Result<TrainOptions> settle(TrainOptions, const Group& world);
-/// Collective: fails on all ranks if `mine` is a failure on any; ranks without a failure are told which
-/// rank failed.
+/// Collective: fails on all ranks if `mine` is a failure on any; ranks without a failure receive the
+/// failed rank.
 Status agree(Group& world, const Status& mine);
 /// Fails with invalid, naming the step, if training has diverged: `loss` is not finite. The result is the
 /// same on all ranks if the mean loss is.

@@ -57,8 +57,8 @@ class Exchange {
   void damage_next();
   /// Undoes damage_next(); returns false if a damaged chunk has been sent already.
   bool spare_next();
-  /// Number of closed link sets about which this rank still answers `peer`. It exceeds
-  /// the number of link sets that are open there, or have not been opened yet, by at most Farewells::kKept.
+  /// Number of closed link sets about which this rank still answers `peer`. It exceeds the number of link
+  /// sets that are open there, or have not been opened yet, by at most Farewells::kKept.
   std::size_t remembered(int peer) {
     std::lock_guard lock(mutex_);
     return peers_[static_cast<std::size_t>(peer)].farewells.size();
@@ -119,8 +119,8 @@ class Exchange {
   void drop(const std::shared_ptr<LinkSet>&);
   void forget(int peer, const std::shared_ptr<LinkSet>&);
   void drop_if_drained(const std::shared_ptr<LinkSet>&);
-  /// Rings the owner's doorbell. If the owner is destroyed, drops the link set once everything has been
-  /// taken.
+  /// Rings the owner's doorbell. If the owner is destroyed, drops the link set once everything has
+  /// been taken.
   void ring(const std::shared_ptr<LinkSet>&, NetLink&);
   void damage(int peer, NetHeader&);
   Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }

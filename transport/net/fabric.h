@@ -44,19 +44,19 @@ class Fabric : public ProgressEngine {
   /// Redirects a chunk from or to `peer` that may be in flight; never one in memory of a device. Called under
   /// the lock, by the thread that needs the old place back. Afterwards nobody reads or writes the old place.
   /// May block for that: UCX cannot redirect a send, so the ucx fabric waits up to 0.5 s for it to finish,
-  /// then fails the peer (peer-unresponsive) and waits up to 0.2 s for its connection to close. tcp does not
-  /// block.
+  /// then fails the peer (peer-unresponsive) and waits up to 0.2 s for its connection to close. tcp
+  /// does not block.
   virtual void moved(int peer, const NetLink::Move&) = 0;
   /// Whether memory of devices can be sent to `peer` and received from it: both ends' fabrics can. Any thread
   /// may call this. May wait for the lock. Constant from connect() on.
   virtual bool takes_device(int peer) { return (void)peer, false; }
   /// Drops the connections to `peer`: nothing is received from it any more. Called by the network's thread
-  /// when the peer is given up. May wait for the lock, not for the peer. Later calls for the peer have no
-  /// effect.
+  /// when the peer is given up. May wait for the lock, not for the peer. Later calls for the peer
+  /// have no effect.
   virtual void drop(int peer) = 0;
   /// Appends a sample of each TCP connection to `peer`; nothing if the fabric has no access to them. Called
-  /// by the network's thread, with each heartbeat. May wait for the lock; makes a system call for each
-  /// connection.
+  /// by the network's thread, with each heartbeat. May wait for the lock; makes a system call for
+  /// each connection.
   virtual void sample(int peer, std::vector<TcpSample>* samples) { (void)peer, (void)samples; }
   /// From now on nothing is sent or received, and no connection ends: simulates silence (OURO_FAULT). Any
   /// thread may call this. May wait for the lock.

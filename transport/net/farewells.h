@@ -20,8 +20,8 @@ class Farewells {
  public:
   static constexpr std::size_t kKept = 256;
 
-  /// A link set has ended here; `freed` is the final count of chunks taken. `theirs`: the peer has ended
-  /// it, too.
+  /// A link set has ended here; `freed` is the final count of chunks taken. `theirs`: the peer has
+  /// ended it, too.
   void add(std::uint64_t link_set, std::uint64_t freed, bool theirs) {
     const auto [at, fresh] = order_.emplace(link_set, next_);
     try {
@@ -41,8 +41,8 @@ class Farewells {
     move(unsent_, e.theirs ? closed_ : unconfirmed_, unsent_.begin());
     return h;
   }
-  /// A frame has arrived for a link set that is not open here, or no longer: the peer is notified, unless it
-  /// knows.
+  /// A frame has arrived for a link set that is not open here, or no longer: the peer is notified,
+  /// unless it knows.
   void handle_frame(const NetHeader& h) {
     const auto at = order_.find(h.link_set);
     if (at == order_.end() || h.kind == NetHeader::kOpened || h.kind == NetHeader::kCredit) return;

@@ -47,8 +47,8 @@ bool NetLink::next(std::uint64_t link_set, NetHeader* out, const std::byte** pay
   }
   const std::uint64_t full = load(out_full_);
   if (!next_chunk(full, &h.index)) {
-    // No chunk carries the count along: it is sent by itself when half of the slots, or the other side, wait
-    // for it.
+    // No chunk carries the count along: it is sent by itself when half of the slots, or the other side,
+    // wait for it.
     const bool awaited = reported_ < report_at_ && freed >= report_at_;
     if (!say_credit_ && !say_ask_ && !awaited && freed - reported_ < slot_count_ / 2) return false;
     h.kind = say_ask_ ? NetHeader::kAsk : NetHeader::kCredit;

@@ -81,8 +81,8 @@ class NetLink {
 
   /// Posts a receive for the next message, in place of slots. Precondition: !elsewhere().
   void post(const PostedReceive& where) { posted_ = where, release_device_memory(); }
-  /// Whether a chunk that has not been given back is, or is being received, in posted memory instead
-  /// of its slot. There is none once all of a message has been taken, unless a peer sends more than it
+  /// Whether a chunk that has not been given back is, or is being received, in posted memory instead of its
+  /// slot. There is none once all of a message has been taken, unless a peer sends more than it
   /// has announced.
   bool elsewhere() const;
   /// Redirects the payload of a chunk in flight: it is read from, or written to, another place from now on.

@@ -1,6 +1,6 @@
 // Shared memory inside a host: links and staging buffers in one sealed segment per group, and links for
-// messages in one segment per rank. Used by the runtime's group; the context makes segments and passes
-// them on.
+// messages in one segment per rank. Used by the runtime's group; the context makes segments and
+// passes them on.
 #pragma once
 #include <cstddef>
 #include <functional>

@@ -62,8 +62,8 @@ struct Refuse {
 struct Fetch {
   /// multicast: a multicast object, requested from the rank that makes it; join, bind: a request that the
   /// rank's GPU joins, or binds memory to, the object whose descriptor is sent with the frame. gpu_mapped: a
-  /// question whether the rank still maps device memory of the asking rank; the answer is a Grant of 1 byte
-  /// or of 0.
+  /// question whether the rank still maps device memory of the asking rank; the answer is a Grant of 1
+  /// byte or of 0.
   enum class Kind : std::uint8_t { group, allocation, gpu, gpu_group, multicast, join, bind, gpu_mapped };
   Kind kind = Kind::group;
   Nonce job{};

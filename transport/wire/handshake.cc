@@ -201,8 +201,8 @@ Handshake::Step Handshake::header() {
   const auto type = r.number<std::uint16_t>();
   const bool expected = type == kRefuse || type == (server_ ? kProve : hello_.empty() ? kHello : kWelcome);
   const auto length = r.number<std::uint32_t>();
-  // A frame of another version is read to its end before it is judged: its checksum distinguishes it from
-  // damage.
+  // A frame of another version is read to its end before it is judged: its checksum distinguishes it
+  // from damage.
   if ((!expected && major == kMajor) || length == 0 || length > kMaxHandshake - kHeaderBytes)
     return give_up(damaged(
         fmt::format("a handshake frame of type {} and {} bytes: out of place or too long", type, length)));

@@ -130,8 +130,8 @@ class Handshake {
 /// A REFUSE frame, for a server that has no time for a handshake.
 Bytes refusal(RefuseCode, std::string_view text);
 
-/// The protocol that unknown first bytes look like: "HTTP", "TLS", "SSH", ..., or "nothing known". For
-/// the log.
+/// The protocol that unknown first bytes look like: "HTTP", "TLS", "SSH", ..., or "nothing known".
+/// For the log.
 const char* looks_like(View);
 
 }  // namespace ouro::wire

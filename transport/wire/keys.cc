@@ -92,8 +92,8 @@ struct Secret::Page {
 Result<Secret> Secret::from_bytes(View bytes) {
   if (bytes.size() < kMinBytes)
     return invalid(
-        fmt::format("a secret of {} bytes; at least {} random ones are needed, so that nobody can "
-                    "guess it from a recorded handshake",
+        fmt::format("a secret of {} bytes; at least {} random ones are needed, so that nobody can guess it "
+                    "from a recorded handshake",
                     bytes.size(), kMinBytes));
   if (bytes.size() > kMaxBytes)
     return invalid(fmt::format("a secret of {} bytes; at most {}", bytes.size(), kMaxBytes));

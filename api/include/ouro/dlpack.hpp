@@ -44,8 +44,8 @@ enum class Access : std::uint8_t { read, write };
 /// Kinds of memory that DLPack distinguishes.
 enum class Space : std::uint8_t { cpu, cuda, cuda_host, cuda_managed };
 
-/// A tensor of another library, kept alive by this process. Copies share it; destroying the last copy calls
-/// the tensor's deleter, once, in that thread. It must outlive the operations on its memory.
+/// A tensor of another library, which this object keeps alive. Copies share it; destroying the last copy
+/// calls the tensor's deleter, once, in that thread. It must outlive the operations on its memory.
 class OURO_API Imported {
  public:
   std::span<const std::int64_t> shape() const;  ///< elements of each dimension

@@ -30,7 +30,7 @@ struct UniqueId {
 /// @defgroup contexts Contexts and groups
 /// @{
 
-/// How a rank joins its job. OURO_JOIN_DEADLINE, OURO_DEADLINE and OURO_LATE (in seconds) in the environment
+/// Options of joining a job. OURO_JOIN_DEADLINE, OURO_DEADLINE and OURO_LATE (in seconds) in the environment
 /// override the three times below; in a parameter file (ouro.conf) they replace only the defaults.
 struct InitOptions {
   /// Rank in the job; set together with world_size, or neither: then from the environment.
@@ -46,8 +46,8 @@ struct InitOptions {
   /// After this time, ranks that are late for an operation are reported by name.
   Milliseconds late_after = std::chrono::seconds(10);
   Numerics numerics = Numerics::inherit;  ///< numerics of the job; inherit: OURO_NUMERICS, else fast
-  /// Any thread may set it to true to cancel joining on all ranks (`revoked`): on one host within a
-  /// second; between hosts only while the ranks of this host are gathering. It has no effect once the rank
+  /// Any thread may set it to true to cancel joining on all ranks (`revoked`): on one host within a second;
+  /// between hosts only while the ranks of this host are gathering. It has no effect once the rank
   /// has joined.
   std::shared_ptr<const std::atomic<bool>> cancel = {};
   /// Index of this rank's GPU as seen by its process; -1: none. Default: local rank modulo the number of
@@ -61,9 +61,10 @@ struct InitOptions {
   /// of one process that has one job of this kind) and need no port.
   std::string address = {};
   int port = 0;  ///< port of `address`
-  /// Where the hosts of a job with local_size < world_size meet: "HOST:PORT", on which rank 0 listens, or
-  /// "file:PATH" on a file system that all hosts see. Local rank 0 of each host joins on behalf of its host.
-  /// Default: OURO_RENDEZVOUS, else what the launcher provides. The job's secret comes from OURO_SECRET_FILE.
+  /// The rendezvous of the hosts of a job with local_size < world_size: "HOST:PORT", on which rank 0 listens,
+  /// or "file:PATH" on a file system that all hosts see. Local rank 0 of each host joins on behalf of its
+  /// host. Default: OURO_RENDEZVOUS, else what the launcher provides. The job's secret comes
+  /// from OURO_SECRET_FILE.
   std::string rendezvous = {};
   /// Ranks with equal host_id share memory; default: OURO_HOSTID, else this host's own identity.
   std::string host_id = {};
@@ -110,7 +111,7 @@ class OURO_API Registration {
   Registration() = default;                                    ///< an empty handle
   Registration(Registration&&) noexcept = default;             ///< leaves an empty handle behind
   Registration& operator=(Registration&&) noexcept = default;  ///< as if the old one were destroyed
-  ~Registration() = default;  ///< ends it as release() does; neither waits for other processes nor asks them
+  ~Registration() = default;  ///< as release(), but neither waits for other processes nor queries them
   const void* data() const { return impl_ ? data_ : nullptr; }  ///< as registered; null for an empty handle
   std::size_t bytes() const { return impl_ ? bytes_ : 0; }      ///< as registered; 0 for an empty handle
   explicit operator bool() const { return impl_ != nullptr; }   ///< false: an empty handle
@@ -123,9 +124,10 @@ class OURO_API Registration {
   /// of cudaMalloc must not be freed while another process has it open (CUDA does not define what happens
   /// then). For such memory the call waits up to `wait` until all have closed it. They do so without a call
   /// of their own, but not while an operation of theirs or of this process is in flight, so let operations
-  /// end that wait for this rank. With `wait` 0 it asks them once, for up to 100 ms each. Error deadline: a
-  /// rank, which the text names, still has the memory open, or has not said that it has closed it; the
-  /// registration has ended nevertheless, and a later call continues to wait. Error resource: call it again.
+  /// end that wait for this rank. If `wait` is 0, it queries them once, for up to 100 ms each. Error
+  /// deadline: a rank, which the text names, still has the memory open, or has not confirmed that it has
+  /// closed it; the registration has ended nevertheless, and a later call continues to wait. Error resource:
+  /// call it again.
   Status release(Milliseconds wait = Milliseconds(2000));
   /// For the library.
   Registration(std::shared_ptr<rt::Registration> impl, const void* data, std::size_t bytes)
@@ -181,7 +183,7 @@ class OURO_API Context {
   /// Freed with the last handle. Errors: invalid (0 bytes or above 2^46, a GPU that is not this rank's),
   /// resource, device, revoked, forked.
   Result<Memory> alloc(std::size_t bytes, Device = {});
-  /// Registers `bytes` bytes at `data`, memory of this rank's GPU that the program allocated. Where GPUs map
+  /// Registers `bytes` bytes at `data`, memory of this rank's GPU that the program allocated. If GPUs map
   /// each other, operations then read and write it in place, like memory of alloc(). The caller keeps the
   /// memory allocated until the registration has been released. The call is local, and valid for all groups,
   /// created before or after it. Ranges may overlap and need not be whole allocations. A range of memory of
@@ -206,9 +208,9 @@ class OURO_API Context {
   std::unique_ptr<Group> world_;
 };
 
-/// What shrink() reports about the old group.
+/// The report of shrink() about the old group.
 struct ShrinkReport {
-  std::vector<int> dead;         ///< ranks of the old group that are gone
+  std::vector<int> dead;         ///< ranks of the old group that have died
   std::uint64_t resume_seq = 0;  ///< lowest sequence number that some survivor did not complete
 };
 
@@ -231,9 +233,9 @@ class OURO_API InterruptibleWaits {
 };
 
 /// An ordered set of ranks that communicate. A group runs one operation at a time, in the order of
-/// submission, which must be the same on all members. Different groups are independent. Copies are handles
-/// of the same group, which ends with the last of them: operations still in flight then end as `revoked` on
-/// all ranks.
+/// submission, which must be the same on all members. Different groups are independent. Copies are handles of
+/// the same group, which ends with the last of them: operations still in flight then end as `revoked`
+/// on all ranks.
 class OURO_API Group {
  public:
   Group() = default;                                     ///< an empty handle
@@ -257,9 +259,9 @@ class OURO_API Group {
   /// Collective over ranks of one host: allocates `bytes` of zero-filled host memory for each rank (each may
   /// ask for a different size) and maps all of it in every rank. Element r is rank r's memory, an empty
   /// handle if rank r asked for 0 bytes. All ranks can load what one stores there; operations read and write
-  /// the caller's own in place; order any other access with atomics or a barrier. A rank's memory stays
-  /// mapped as long as this handle of it lives. Errors, on every rank: unsupported (ranks of several hosts),
-  /// invalid (above 2^46 bytes; inside group_start), resource.
+  /// the caller's own in place; order any other access with atomics or a barrier. A rank's memory is mapped
+  /// as long as this handle of it lives. Errors, on every rank: unsupported (ranks of several hosts), invalid
+  /// (above 2^46 bytes; inside group_start), resource.
   Result<std::vector<Memory>> alloc_shared(std::size_t bytes);
   /// The first error of this group, or ok. Never blocks.
   Status status() const;
@@ -272,10 +274,10 @@ class OURO_API Group {
   /// failure of the group itself is reported by its operations and by status().
   Status close();
   bool valid() const { return impl_ != nullptr; }  ///< false: an empty handle
-  /// Says what would run, over which transport, and why: "oneshot over shared-memory: 2 ranks on one host,
-  /// 1024 bytes; ...". `count` is that of the whole region or, for collectives with blocks, of one block. For
-  /// buffers on `device`, names the GPU path. Errors: invalid (an empty handle), unsupported (no algorithm
-  /// serves the call).
+  /// Returns the algorithm that would run, over which transport, and why: "oneshot over shared-memory: 2
+  /// ranks on one host, 1024 bytes; ...". `count` is that of the whole region or, for collectives with
+  /// blocks, of one block. For buffers on `device`, names the GPU path. Errors: invalid (an empty handle),
+  /// unsupported (no algorithm serves the call).
   Result<std::string> explain(Collective, std::size_t count, DType, ReduceOp = ReduceOp::sum,
                               Numerics = Numerics::inherit, Device device = {}) const;
   const std::shared_ptr<rt::Group>& impl() const { return impl_; }       ///< for the library

@@ -33,11 +33,11 @@ struct Received {
 /// Returns once the buffer may be reused. The message may have any length, including zero.
 OURO_API Status send(Group&, CView data, int dst, int tag = 0);
 OURO_API Result<Work> send(Group&, CView data, int dst, int tag, const Stream&);  ///< the same on a stream
-/// Receives one message of at most out.bytes() bytes; a longer one is `invalid` and stays queued. `deadline`
-/// 0: the group's. If the call's own deadline passes before a message has begun, the error is not sticky; if
-/// `out` is on the GPU, this deadline counts from the message's turn on that GPU. Inside group_start, it must
-/// be 0, and the returned value is empty. Errors: invalid (a negative deadline, or one inside group_start),
-/// and those of all operations.
+/// Receives one message of at most out.bytes() bytes; a longer one is `invalid` and remains queued.
+/// `deadline` 0: the group's. If the call's own deadline passes before a message has begun, the error is not
+/// sticky; if `out` is on the GPU, this deadline counts from the message's turn on that GPU. Inside
+/// group_start, it must be 0, and the returned value is empty. Errors: invalid (a negative deadline, or one
+/// inside group_start), and those of all operations.
 OURO_API Result<Received> recv(Group&, View out, int src, int tag = 0,
                                Milliseconds deadline = Milliseconds(0));
 OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&);  ///< the same on a stream
@@ -45,13 +45,14 @@ OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&);  
 struct RecvOptions {
   /// 0: the group's; must be 0 on a stream, where waiting for the Work takes a deadline.
   Milliseconds deadline{0};
-  /// true: a message whose length differs from that of `out` is a `mismatch` and stays queued.
+  /// true: a message whose length differs from that of `out` is a `mismatch` and remains queued.
   bool exact = false;
 };
 OURO_API Result<Received> recv(Group&, View out, int src, int tag, const RecvOptions&);  ///< the same
 OURO_API Result<Work> recv(Group&, View out, int src, int tag, const Stream&,
                            const RecvOptions&);  ///< the same on a stream
-/// Describes the next message that recv(src, tag) would take, if one is here. Never blocks. Errors: as recv.
+/// Describes the next message that recv(src, tag) would take, if it has arrived. Never blocks.
+/// Errors: as recv.
 OURO_API Result<std::optional<Received>> probe(Group&, int src, int tag = 0);
 
 /// A message that match() has taken out of the queue: only a holder of this handle can receive it, once, in
@@ -70,8 +71,8 @@ class OURO_API Matched {
   Received about_;
   std::shared_ptr<rt::MatchedMessage> impl_;
 };
-/// Sets aside the next message that recv(src, tag) would take, if one is here, for the caller: between a
-/// probe and a receive another thread may take the message, between a match and its receive nobody can. Never
+/// Reserves the next message that recv(src, tag) would take, if it has arrived, for the caller: between a
+/// probe and a receive another thread may take the message, between a match and its receive none can. Never
 /// blocks; the rest of a long message may still be in flight. Errors: as recv.
 OURO_API Result<std::optional<Matched>> match(Group&, int src, int tag = 0);
 /// Receives a matched message of this group. `deadline` as above; if it passes, the handle still holds the
@@ -85,22 +86,22 @@ OURO_API Result<Received> recv(Group&, const Matched&, View out, Milliseconds de
 /// ranks; close() prevents that.
 class OURO_API MessageSet {
  public:
-  /// What is called once when a message has ended, with what was received (empty for sends), or why not: by
-  /// the thread of the set, or by one that adds a message. It must not throw, close or destroy the set or its
-  /// group, nor wait for messages of this set.
+  /// A function that is called once when a message has ended, with the received message (empty for sends) or
+  /// the error: by the thread of the set, or by one that adds a message. It must not throw, close or destroy
+  /// the set or its group, nor wait for messages of this set.
   using Then = std::function<void(const Result<Received>&)>;
   MessageSet() = default;                          ///< an empty handle
   static Result<MessageSet> create(const Group&);  ///< Errors: invalid (an empty handle), resource.
   explicit operator bool() const { return impl_ != nullptr; }  ///< false: an empty handle
-  /// Begins to send, without waiting. `data` stays as it is until `then` is called. Errors, after which
+  /// Begins to send, without waiting. `data` must not change until `then` is called. Errors, after which
   /// `then` is not called: invalid (an empty handle, the arguments, memory of a GPU, inside group_start),
   /// revoked (after close()), those of the group.
   Status send(CView data, int dst, int tag, Then then);
   /// Begins to receive. Receives that one thread adds match in this order. The deadline is the group's.
   /// Errors: as send(), and invalid (a deadline in the options).
   Status recv(View out, int src, int tag, const RecvOptions&, Then then);
-  /// Ends receives for which nothing has come yet, as `revoked`, waits for all other messages, each within
-  /// its deadline, and refuses new ones. The group stays usable. Idempotent.
+  /// Ends receives without a message so far, as `revoked`, waits for all other messages, each within its
+  /// deadline, and refuses new ones. The group remains usable. Idempotent.
   void close();
 
  private:

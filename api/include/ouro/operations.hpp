@@ -17,10 +17,10 @@ namespace ouro {
 /// group_start/group_end, it is deferred and returns ok immediately. GPU buffers (View::device) must be on
 /// this rank's own GPU; input and output must be on one device. A GPU operation runs in a stream of that
 /// device, in stream order with the user's kernels, and no CPU thread waits. Without a stream, it runs on one
-/// of the group's own, and the buffers must be ready when it is called. In place: out.data == in.data exactly
-/// (all_gather: in is the caller's block of out; reduce_scatter: out is the caller's block of in). Partial
-/// overlap is `invalid`. Zero counts are legal and do not wait. Errors: invalid (bad argument; reported by
-/// the call, not sticky); all others are sticky in the group (see Reason).
+/// of the group's own, and the buffers must be ready when it is called. An operation in place has out.data ==
+/// in.data exactly (all_gather: in is the caller's block of out; reduce_scatter: out is the caller's block of
+/// in). Partial overlap is `invalid`. Zero counts are legal and do not wait. Errors: invalid (bad argument;
+/// reported by the call, not sticky); all others are sticky in the group (see Reason).
 /// @{
 
 /// Per-call choices; the defaults are the group's.
@@ -92,8 +92,8 @@ OURO_API Result<Work> barrier(Group&, const Stream&, const CallOptions& = {});  
 /// this order: the caller's own vector first, then by rank. `in_neighbours` lists the ranks whose vectors
 /// this rank adds, `out_neighbours` the ranks that add this rank's vector; both are sorted by rank. If rank a
 /// lists rank b in `in_neighbours`, rank b must list rank a in `out_neighbours`. A rank without neighbours
-/// waits for nobody, but must call mix as often as all others. Vectors are half, bfloat16, float or double,
-/// on the host, of equal length on all ranks; 16-bit types are accumulated in float and rounded once. If all
+/// does not wait, but must call mix as often as all others. Vectors are half, bfloat16, float or double, on
+/// the host, of equal length on all ranks; 16-bit types are accumulated in float and rounded once. If all
 /// weights are 1/n, as computed in double, out is the sum divided by n once. Additional errors: unsupported
 /// (vectors on a GPU); if the neighbour lists are inconsistent: `deadline` or, in a later operation,
 /// `mismatch`, which names the peer.

@@ -101,8 +101,8 @@ OURO_API int ouro_register(ouro_context_t context, const void* data, size_t byte
 /** Ends a registration, at once for operations that are called later, and frees the handle. Operations in
  * flight must have ended before the memory is freed. Memory of cudaMalloc must not be freed either while
  * another process has it open: for it this waits up to `wait_ms` (negative: 2,000; 0: it asks them once).
- * Error timeout: a rank still has it open, or has not said that it has closed it. The handle then stays, for
- * another call, unless `wait_ms` was 0, which frees it in any case. Null is ignored. */
+ * Error timeout: a rank still has it open, or has not confirmed that it has closed it. The handle then
+ * remains, for another call, unless `wait_ms` was 0, which frees it in any case. Null is ignored. */
 OURO_API int ouro_deregister(ouro_registration_t registration, int64_t wait_ms);
 
 /** @}
@@ -170,7 +170,7 @@ OURO_API int ouro_stream_synchronize(ouro_stream_t stream, int64_t deadline_ms);
 OURO_API void ouro_stream_destroy(ouro_stream_t stream);
 
 /** Blocks until the operation has ended and returns its outcome; returns timeout if `deadline_ms` passes
- * first (the operation goes on). May be called any number of times, from any thread. Negative: only the
+ * first (the operation continues). May be called any number of times, from any thread. Negative: only the
  * group's deadline applies. */
 OURO_API int ouro_work_wait(ouro_work_t work, int64_t deadline_ms);
 /** Returns 1 if the operation has ended (successfully or not), 0 if not, -1 for a null handle. Never
@@ -184,7 +184,7 @@ OURO_API int ouro_work_status(ouro_work_t work);
  * aborted. */
 OURO_API int ouro_work_then(ouro_work_t work, void (*f)(int code, const char* message, void* argument),
                             void* argument);
-/** Frees the handle; the operation goes on. Null is a no-op. */
+/** Frees the handle; the operation continues. Null is a no-op. */
 OURO_API void ouro_work_destroy(ouro_work_t work);
 
 /** @}

@@ -1,7 +1,7 @@
 /// ouro: collectives among ranks. The C++ interface: contexts, groups, streams, work and the operations. The
 /// header for users. It includes only the standard library and small headers of the same kind: status.h
-/// (Status, Result and all failure reasons), types.h (element types, reductions, views) and one header for
-/// each part.
+/// (Status, Result and all failure reasons), types.h (element types, reductions, views) and one header
+/// for each part.
 /// @file
 #pragma once
 #include <string_view>

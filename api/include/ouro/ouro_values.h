@@ -26,7 +26,7 @@ enum {
   OURO_CODE_PEER_LOST,   /**< a rank died or cannot be reached; sticky in the group */
   OURO_CODE_SYSTEM,      /**< memory, files, the operating system, damaged data */
   OURO_CODE_CUDA,        /**< an error of the GPU or its driver */
-  OURO_CODE_ABORTED      /**< closed or aborted, or the other ranks went on without this rank */
+  OURO_CODE_ABORTED      /**< closed or aborted, or the other ranks continued without this rank */
 };
 
 /** An element type: one of the OURO_DTYPE constants. */

@@ -33,15 +33,15 @@ using Milliseconds = std::chrono::milliseconds;  ///< the unit of all deadlines
 class OURO_API Work {
  public:
   Work();  ///< already complete, with success
-  /// Blocks until the operation has ended or `deadline` has passed (then returns timeout, and the
-  /// operation goes on). May be called any number of times, from any thread. Negative: only the group's
-  /// own deadline applies.
+  /// Blocks until the operation has ended or `deadline` has passed (then returns timeout, and the operation
+  /// continues). May be called any number of times, from any thread. Negative: only the group's own
+  /// deadline applies.
   Status wait(Milliseconds deadline = Milliseconds(-1)) const;
   bool test() const;      ///< whether it has ended (successfully or not); never blocks
   Status status() const;  ///< ok while in flight; its outcome afterwards
   /// Runs `f(outcome)` once the operation has ended: immediately in this thread if it already has, else in
-  /// the stream's thread. In the latter, f may destroy groups and contexts (operations queued behind f then
-  /// end as `revoked`), but must not wait for anything that is queued behind it.
+  /// the stream's thread. A function that runs there may destroy groups and contexts (operations queued
+  /// behind f then end as `revoked`), but must not wait for anything that is queued behind it.
   void then(std::function<void(const Status&)> f) const;
   explicit Work(std::shared_ptr<rt::WorkState> s) : state_(std::move(s)) {}  ///< for the library
   const std::shared_ptr<rt::WorkState>& impl() const { return state_; }      ///< for the library

@@ -6,7 +6,7 @@ import numpy
 
 import ouro
 
-with ouro.init() as job:  # rank, size and rendezvous come from the launcher; without one, a single rank
+with ouro.init() as job:  # the launcher sets rank, size and rendezvous; without one, there is a single rank
     world = job.world
     x = numpy.full(1000, job.rank + 1, numpy.float32)
     world.all_reduce(x)  # in place

@@ -62,7 +62,7 @@ def nccl_library():
 
 
 def compiled():
-    """Folders that have the compiled part, besides the package's own: in a source tree, the build folder's."""
+    """Folders that have the compiled part, in addition to the package's own: in a source tree, the build folder's."""
     build = _build()
     return [str(build / "python/ouro")] if build else []
 

@@ -1,6 +1,6 @@
 """Loads ouro's libnccl.so.2 in place of NVIDIA's: `import ouro.nccl` before the first import of PyTorch, CuPy or JAX.
 
-A program that looks for a library named libnccl.so.2 gets the one that the process has already loaded, so this module must
+A program that loads a library named libnccl.so.2 gets the one that the process has already loaded, so this module must
 be imported first. If another one is loaded already, it raises ImportError, because the two would be mixed.
 """
 import ctypes
@@ -23,7 +23,7 @@ def _load():
     others = [m for m in _mapped() if os.path.realpath(m) != path]
     if others:
         first = "PyTorch" if "torch" in sys.modules else "another package"
-        raise ImportError(f"ouro.nccl comes too late: {first} has loaded {others[0]}. Import ouro.nccl first, or start the "
+        raise ImportError(f"ouro.nccl is imported too late: {first} has loaded {others[0]}. Import ouro.nccl first, or start the "
                           "program with `ouro-run --nccl`")
     library = ctypes.CDLL(nccl_library())
     if not hasattr(library, "ouro_nccl_identity"):

@@ -90,7 +90,7 @@ Array::Array(nb::handle object, const char* name, bool write) {
     take_dlpack(object, name, write);
     return;
   }
-  wrong_type(name, "an array of NumPy or of any other library that speaks DLPack or the buffer protocol",
+  wrong_type(name, "an array of NumPy or of any other library that supports DLPack or the buffer protocol",
              object);
 }
 

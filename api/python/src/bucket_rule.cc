@@ -112,11 +112,11 @@ class BucketOptimizer final : public Optimizer {
   Status own(std::span<const Param> params, const StepOptions& o, const Stream& stream) {
     std::vector<double> rates;
     std::vector<std::pair<std::size_t, Rule>> changed;
-    Status told = raised_->in_python([&] {
+    Status queried = raised_->in_python([&] {
       rates = nb::cast<std::vector<double>>(object_->attr("rates")());
       changed = nb::cast<std::vector<std::pair<std::size_t, Rule>>>(object_->attr("changed")());
     });
-    if (!told.ok()) return told;
+    if (!queried.ok()) return queried;
     for (const auto& [k, rule] : changed) {
       auto with = rule.make();
       if (!with.ok()) return with.status();
@@ -212,7 +212,7 @@ train::ScheduleFactory schedules_of(nb::object made, std::shared_ptr<Raised> rai
   if (made.is_none()) return {};
   // If a rate function raises, the trainer fails; the exception is raised again when the trainer
   // has returned.
-  const auto heard = [raised](const Schedule& s) {
+  const auto with_kept_error = [raised](const Schedule& s) {
     const auto rate = [s, raised](std::int64_t update) {
       try {
         return s.at(update);
@@ -224,10 +224,12 @@ train::ScheduleFactory schedules_of(nb::object made, std::shared_ptr<Raised> rai
     };
     return Schedule(rate, s.known());
   };
-  if (nb::isinstance<Schedule>(made)) return [s = heard(nb::cast<Schedule>(made))](auto) { return s; };
+  if (nb::isinstance<Schedule>(made))
+    return [s = with_kept_error(nb::cast<Schedule>(made))](auto) { return s; };
   if (!PyCallable_Check(made.ptr()))
     wrong_type("schedule", "a Schedule, or a callable that returns one,", made);
-  return [f = hold(std::move(made)), raised, heard](std::span<const Param> params) -> Result<Schedule> {
+  return [f = hold(std::move(made)), raised,
+          with_kept_error](std::span<const Param> params) -> Result<Schedule> {
     std::optional<Schedule> schedule;
     Status s = raised->in_python([&] {
       const nb::object given = (*f)(names_of(params));
@@ -237,7 +239,7 @@ train::ScheduleFactory schedules_of(nb::object made, std::shared_ptr<Raised> rai
       schedule = nb::cast<Schedule>(given);
     });
     if (!s.ok()) return s;
-    return heard(*schedule);
+    return with_kept_error(*schedule);
   };
 }
 

@@ -62,8 +62,7 @@ ReduceOp reduction(nb::handle op) {
       return {*kind, {}};
   throw nb::value_error(
       "op: one of 'sum', 'prod', 'max', 'min', 'avg', 'band', 'bor', 'bxor', 'land', 'lor', 'lxor' is "
-      "expected, or "
-      "ouro.premul(factor)");
+      "expected, or ouro.premul(factor)");
 }
 
 Numerics numerics(std::optional<std::string> name) {

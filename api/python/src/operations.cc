@@ -23,8 +23,8 @@ struct Call {
   CallOptions options;
 };
 
-/// Input and output of a call. Without an output, or with the same array, the operation works in place on
-/// the input.
+/// Input and output of a call. Without an output, or with the same array, the operation works in place
+/// on the input.
 struct Pair {
   Pair(nb::handle in, nb::handle out) : result(nb::borrow(out.is_none() ? in : out)) {
     arrays.reserve(2);

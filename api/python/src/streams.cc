@@ -58,7 +58,7 @@ void bind_streams(nb::module_& m) {
       .def("wait", &PyWork::wait, "timeout"_a = nb::none(),
            "Blocks, without the GIL, until the operation has ended; raises its error if it failed.\n"
            "timeout: limit in seconds; None: only the group's deadline applies. If it passes,\n"
-           "DeadlineError is raised and the operation goes on.")
+           "DeadlineError is raised and the operation continues.")
       .def(
           "done", [](const PyWork& w) { return w.work().test(); },
           "Returns whether the operation has ended, successfully or not. Never blocks.")

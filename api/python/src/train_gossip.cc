@@ -42,7 +42,7 @@ class PyGossip {
     const Stream over = stream ? stream->stream() : Stream();
     if (grad.is_none()) {
       if (held_->params.zeros.contains(param))
-        throw nb::value_error("grad_ready: the gradient was to come with this call; expected an array");
+        throw nb::value_error("grad_ready: the gradient was to be passed by this call; expected an array");
       return run([&](GossipTrainer& t) { return t.grad_ready(param, over); });
     }
     held_->gradients.emplace_back(grad, "gradient", false);

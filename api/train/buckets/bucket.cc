@@ -61,10 +61,10 @@ void GradScaler::update(bool finite) {
 Status GradScaler::check() const {
   if (!(scale > 0) || !std::isfinite(scale) || !(growth >= 1) || !std::isfinite(growth) || !(backoff > 0) ||
       !(backoff <= 1) || interval < 1)
-    return invalid(fmt::format(
-        "loss scale {}, growth {}, backoff {}, interval {}; expected a positive scale, growth of 1 "
-        "or more, backoff in (0, 1], interval of 1 or more",
-        scale, growth, backoff, interval));
+    return invalid(
+        fmt::format("loss scale {}, growth {}, backoff {}, interval {}; expected a positive scale, growth of "
+                    "1 or more, backoff in (0, 1], interval of 1 or more",
+                    scale, growth, backoff, interval));
   return {};
 }
 

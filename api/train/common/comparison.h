@@ -62,9 +62,9 @@ class Comparison {
   std::vector<std::uint64_t> words_;
 };
 
-/// Collective over the group: ok, or `invalid` on every rank, naming the first claim and rank (of the
-/// job) that differ. If `mine` is not ok, this rank refuses and gets its own error, and the others get
-/// one that names it. All ranks must pass the same claims, with any values. One small all-reduce, more if
+/// Collective over the group: ok, or `invalid` on every rank, naming the first claim and rank (of the job)
+/// that differ. If `mine` is not ok, this rank refuses and gets its own error, and the others get one that
+/// names it. All ranks must pass the same claims, with any values. One small all-reduce, more if
 /// ranks differ.
 Status compare(Group&, std::string_view call, std::span<const Claim>, const Status& mine = {});
 /// The same, but compares the parameters before all claims and names the first one that differs.

@@ -4,7 +4,7 @@
 
 namespace ouro::train {
 
-/// Sets `deadline` if the user chose none, neither for the group nor for the context.
+/// Sets `deadline` if the user chose one neither for the group nor for the context.
 GroupOptions patient(const Context&, GroupOptions, Milliseconds deadline);
 
 }  // namespace ouro::train

@@ -40,7 +40,7 @@ double sum(const std::vector<double>& v) { return std::accumulate(v.begin(), v.e
 
 bool print(std::string_view text) {
   const std::string line = fmt::format("{}\n", text);
-  std::fflush(stdout);  // output that the program has written with stdio comes first
+  std::fflush(stdout);  // output that the program has written with stdio is printed first
   for (std::size_t at = 0; at < line.size();) {
     const ssize_t n = write(STDOUT_FILENO, line.data() + at, line.size() - at);
     if (n < 0 && errno == EINTR) continue;

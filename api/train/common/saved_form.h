@@ -37,7 +37,8 @@ class Writer {
 /// Beyond the end, every number is zero and every byte run empty, and `whole` is false.
 class Reader {
  public:
-  /// A reader of what Writer::take returned, without the checksum; none: it is too short or damaged.
+  /// A reader of the state that Writer::take returned, without the checksum; none: it is too short
+  /// or damaged.
   static std::optional<Reader> checked(CBytes in) {
     std::uint64_t sum = 0;
     if (in.size() < sizeof sum) return {};

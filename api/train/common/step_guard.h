@@ -21,7 +21,7 @@ struct StepGuard {
   bool averaged = false;  // an Average is in effect
   Status failure;         // the first failure
 
-  // Of the current step.
+  // The state of the current step.
   std::vector<bool> ready;      // by parameter: its gradient is complete
   std::vector<Event> events;    // by parameter: passed when its gradient is complete
   std::size_t ready_count = 0;  // number of complete gradients
@@ -40,7 +40,7 @@ struct StepGuard {
   Status before_steps(std::string_view call) const;  ///< for loading: only a new trainer accepts a state
 
   /// Stores the first failure as its cause: misuse by one rank is `mismatch` on all others. Returns the text
-  /// with which to abort the groups, so that no rank waits for this one and the others learn the cause.
+  /// with which to abort the groups, so that no rank waits for this one and the others receive the cause.
   std::string keep(const Status&);
 
  private:

@@ -130,13 +130,13 @@ Result<std::optional<Array>> gather_rows(Group& g, CView rows, std::span<const s
                               : nullptr;
     if (differs != nullptr) return invalid(fmt::format("gather_rows: ranks 0 and {} {}", r, differs));
   }
-  // An uneven all-to-all in which everything goes to the root, so nothing is padded.
+  // An uneven all-to-all in which all blocks are sent to the root, so nothing is padded.
   const auto width = static_cast<std::size_t>(elements_of(shape.subspan(1)));
   std::vector<std::size_t> to(n, 0), from(n, 0);
   to[static_cast<std::size_t>(root)] = rows.count;
   std::optional<Array> result;
   View out(nullptr, 0, rows.dtype, rows.device);
-  Status room;  // result of allocating all rows at the root; nobody sends before
+  Status room;  // result of allocating all rows at the root; no rank sends before
   if (static_cast<int>(me) == root) {
     std::vector<std::int64_t> total(shape.begin(), shape.end());
     total[0] = 0;
@@ -258,7 +258,7 @@ Result<Replacement> choose_replaced(std::span<const double> metric, double ratio
   if (rule == Averaging::reset_weights || r.replaced.size() == metric.size()) return r;
   r.donors.assign(order.begin() + many, order.end());
   if (rule == Averaging::best_only) {
-    // Of equal metrics, the lower rank wins, as everywhere here.
+    // If metrics are equal, the lower rank wins, as everywhere here.
     const double best = metric[static_cast<std::size_t>(r.donors.back())];
     std::erase_if(r.donors, [&](int d) { return metric[static_cast<std::size_t>(d)] != best; });
     r.donors.resize(1);

@@ -41,7 +41,7 @@ Status spread_inside(AggregationLane& lane, const AggregationMessage& m) {
   return together(m, [&](const View& v) { return broadcast(lane.inside, v, v, lane.root); });
 }
 /// A rank that waits for this one in another group shares no group with the culprit and would wait until its
-/// deadline; this gives it the cause instead. No effect on the group that has already failed.
+/// deadline; this gives it the cause instead. It has no effect on the group that has already failed.
 Status pass_on(Status why, std::initializer_list<Group*> groups) {
   for (Group* g : groups)
     if (g->valid()) g->abort("an aggregation failed on the other side of a rank: " + why.message());
@@ -234,8 +234,8 @@ Status run_on_gpu(const std::shared_ptr<State>& state, const Stream& stream) {
 
 }  // namespace
 
-// A rank's column consists of the ranks of its shard in all sites, its row of one rank of each shard: what a
-// column knows after the first three reductions, all ranks know after the last.
+// A rank's column consists of the ranks of its shard in all sites, its row of one rank of each shard: facts
+// that a column knows after the first three reductions, all ranks know after the last.
 Status agree_on_layout(State& s, const Status& refused) {
   Comparison all = refused.ok() ? Comparison(s.claims) : Comparison::refusal(s.claims.size(), s.world_rank);
   const View words = all.view();

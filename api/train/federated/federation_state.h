@@ -64,8 +64,8 @@ struct AggregationPlan::State {
 
 /// The groups of stream s, for those that have other members.
 AggregationLane lane_of(const LayoutGroups&, std::size_t s);
-/// Collective over all ranks of the layout, through this rank's groups; `refused` not ok: this rank has
-/// no plan.
+/// Collective over all ranks of the layout, through this rank's groups; `refused` not ok: this rank
+/// has no plan.
 Status agree_on_layout(AggregationPlan::State&, const Status& refused);
 /// Sets the groups of the comparison, for any layout.
 void set_comparison(AggregationPlan::State&, const LayoutGroups&);

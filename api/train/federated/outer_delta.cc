@@ -34,7 +34,7 @@ void pack(const T* g, std::size_t count, std::byte* to) {
       finite = finite && std::isfinite(x);
       most = std::max(most, std::abs(x));
     }
-    // Non-finite blocks stay non-finite, and the optimiser then leaves them unchanged.
+    // Non-finite blocks remain non-finite, and the optimiser then does not change them.
     const float scale = finite ? static_cast<float>(most / 127) : std::numeric_limits<float>::quiet_NaN();
     std::memcpy(to + b * sizeof(float), &scale, sizeof scale);
     const double inverse = finite && scale > 0 ? 1 / static_cast<double>(scale) : 0;

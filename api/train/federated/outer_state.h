@@ -55,8 +55,8 @@ struct LocalSteps::State {
   Status exchange_packed();
 };
 
-/// Copies between arrays of a device, or between a GPU and the host, in stream order; immediately without
-/// a stream.
+/// Copies between arrays of a device, or between a GPU and the host, in stream order; immediately
+/// without a stream.
 Status copy(const View& to, const CView& from, const Stream&);
 
 /// Calls f(T{}) with T the element type: double, float, BFloat16 or Half; does nothing for others, which

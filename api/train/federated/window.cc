@@ -43,7 +43,7 @@ bool try_lock(Front& f, bool writes) {
   return word.compare_exchange_strong(now, writes ? kWriter : now + 1, std::memory_order_acquire,
                                       std::memory_order_relaxed);
 }
-/// For a writer that stops waiting; other waiting writers set the bit again.
+/// Called by a writer that stops waiting; other waiting writers set the bit again.
 void give_up(Front& f) { std::atomic_ref(f.lock).fetch_and(~kWaiting, std::memory_order_relaxed); }
 void unlock(Front& f, bool writes) {
   const std::atomic_ref word(f.lock);
@@ -117,7 +117,7 @@ Status Window::State::lock(int rank, bool writes) const {
 
 Status Window::State::check(int rank, const void* data, std::size_t elements, DType t, Device d,
                             std::size_t offset) const {
-  if (group.failed())  // the memory of a failed group stays mapped, but not in a forked child
+  if (group.failed())  // the memory of a failed group is still mapped, but not in a forked child
     if (Status s = group.status(); s.reason() == Reason::forked) return s;
   if (rank < 0 || rank >= group.size())
     return invalid(fmt::format("window: rank {} is not in the group (0..{})", rank, group.size() - 1));
@@ -218,7 +218,7 @@ Status average_donors(Window& window, std::span<const int> donors, std::span<con
   if (!applies(OpKind::premulsum, s.dtype) || !is_float(s.dtype))
     return invalid(fmt::format("{}: a window of {}; expected floating-point numbers", kCall, name(s.dtype)));
 
-  // Everybody takes locks in rank order, which avoids deadlock.
+  // All ranks take locks in rank order, which avoids deadlock.
   std::vector<std::size_t> order(donors.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return donors[a] < donors[b]; });

@@ -10,8 +10,8 @@
 
 namespace ouro::train {
 
-/// out = sum of factor * array, at most three terms; an array with factor zero is left out, whatever
-/// it holds.
+/// out = sum of factor * array, at most three terms; an array with factor zero is left out,
+/// whatever it holds.
 inline void combine(const View& out, std::initializer_list<std::pair<double, CView>> terms) {
   std::array<const void*, 3> arrays{};
   std::array<Scalar, 3> factors{};

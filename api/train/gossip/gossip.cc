@@ -1,5 +1,5 @@
-// Creation, closing and queries of a decentralised trainer, and what ranks must agree on before the first
-// step. See gossip.hpp.
+// Creation, closing and queries of a decentralised trainer, and the agreement of ranks before the first step.
+// See gossip.hpp.
 #include "ouro/train/gossip.hpp"
 
 #include <fmt/format.h>
@@ -38,9 +38,8 @@ Status check(const Group& g, std::span<const Param> params, std::span<const Buff
   OURO_TRY(o.scaler->check());
   if (o.scaler->scope == ScalerScope::local && o.clip_norm > 0 && o.clip_scope == ClipScope::global)
     return invalid(
-        "ScalerScope::local decides bucket by bucket, ClipScope::global waits for all of them; expected one "
-        "of "
-        "the two");
+        "ScalerScope::local decides bucket by bucket, "
+        "ClipScope::global waits for all of them; expected one of the two");
   return {};
 }
 

@@ -81,8 +81,8 @@ Result<Average> GossipTrainer::global_average(const GlobalAverageOptions& o) {
     for (const int p : s.trainable)
       if (size_of(s.params[static_cast<std::size_t>(p)].value.dtype) == 2)
         return unsupported(
-            fmt::format("global_average: keep, and parameter '{}' is of 16 bits; its optimiser may "
-                        "hold a master copy, which would undo the mean",
+            fmt::format("global_average: keep, and parameter '{}' is of 16 bits; its optimiser may hold a "
+                        "master copy, which would undo the mean",
                         s.params[static_cast<std::size_t>(p)].name));
   auto saved = std::make_unique<Average::Saved>();
   saved->trainer = state_;

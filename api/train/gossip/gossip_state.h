@@ -30,7 +30,7 @@ struct GossipBucket : TrainerBucket {
   std::vector<View> pieces(const Block&) const;  // one view per parameter
 };
 
-/// How the gradients of one step become an update.
+/// The decision on how the gradients of one step become an update.
 struct StepScale {
   bool skip = false;
   double clip = 1;
@@ -47,7 +47,7 @@ struct GossipTrainer::State : StepGuard, TrainerGroups {
   std::uint64_t digest = 0;    // of everything the ranks agreed on
   double adaptive = 1;
 
-  // Of the current step.
+  // The state of the current step.
   std::vector<int> traced;  // order in which gradients became ready
   // Parameters whose gradient is in other memory, and the address of their own.
   std::vector<std::pair<int, void*>> elsewhere;
@@ -74,7 +74,7 @@ struct GossipTrainer::State : StepGuard, TrainerGroups {
   /// Updates buckets whose gradients (and neighbours) are complete; with `wait`, waits for both.
   Status advance(bool wait, std::span<const StepScale> decided = {});
   Status update(GossipBucket&, const StepScale*);
-  Result<StepScale> look(GossipBucket&);
+  Result<StepScale> survey_bucket(GossipBucket&);
   Status update_pair(GossipBucket&, const StepOptions&, std::span<const Param> without_gradients, bool skip);
   /// Starts the exchange of the parameters that step `steps` + 1 will see.
   Status launch(std::size_t bucket);

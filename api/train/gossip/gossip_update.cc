@@ -40,7 +40,7 @@ bool State::defers() const {
 }
 
 /// The decision for one bucket, for ClipScope::bucket and ScalerScope::local.
-Result<StepScale> State::look(GossipBucket& b) {
+Result<StepScale> State::survey_bucket(GossipBucket& b) {
   const bool clips = options.clip_norm > 0 && options.clip_scope == ClipScope::bucket;
   if (!clips && !options.scaler) return StepScale{};
   OURO_ASSIGN(const auto survey,
@@ -60,7 +60,7 @@ Result<std::vector<StepScale>> State::survey_all() {
     for (StepScale& d : decided) d.clip = all.clip_factor(options.clip_norm);
   } else {
     for (std::size_t k = 0; k < buckets.size(); ++k) {
-      OURO_ASSIGN(auto one, look(buckets[k]));
+      OURO_ASSIGN(auto one, survey_bucket(buckets[k]));
       decided[k].clip = one.clip;
       finite &= !one.skip;
     }
@@ -120,7 +120,7 @@ Status State::advance(bool wait, std::span<const StepScale> decided) {
 
 Status State::update(GossipBucket& b, const StepScale* decided) {
   OURO_TRY(b.exchange.wait());
-  OURO_ASSIGN(auto scale, decided != nullptr ? Result<StepScale>(*decided) : look(b));
+  OURO_ASSIGN(auto scale, decided != nullptr ? Result<StepScale>(*decided) : survey_bucket(b));
   if (b.pending && options.pre_mix)
     OURO_TRY(options.pre_mix(static_cast<int>(&b - buckets.data()), b.row, b.message.view(), b.value.view()));
 
@@ -146,8 +146,8 @@ Status State::update(GossipBucket& b, const StepScale* decided) {
   return {};
 }
 
-/// Mixes both vectors by the pair's row; then the increment of x, to the precision of its type, is added to
-/// y, too.
+/// Mixes both vectors by the pair's row; then the increment of x, to the precision of its type, is
+/// added to y, too.
 Status State::update_pair(GossipBucket& b, const StepOptions& step, std::span<const Param> without_gradients,
                           bool skip) {
   const View z = b.message.view(), y = b.second.view();

@@ -275,8 +275,8 @@ Result<std::vector<int>> cell_sizes(std::span<const std::string> hosts, int cell
     for (const char c : host)
       if (c >= '0' && c <= '9') digits += c;
     if (digits.empty() || digits.size() > kMostDigits)
-      return invalid(fmt::format("host '{}' has {} digits; its cell is told by 1 to {}", host, digits.size(),
-                                 kMostDigits));
+      return invalid(fmt::format("host '{}' has {} digits; its cell is determined by 1 to {}", host,
+                                 digits.size(), kMostDigits));
     const std::int64_t cell = std::stoll(digits) / cell_size;
     if (runs.empty() || cell != last) runs.push_back(0);
     ++runs.back();

@@ -1,4 +1,4 @@
-// Which ranks train and which hold replay buffers. See layout.hpp.
+// Determines which ranks train and which hold replay buffers. See layout.hpp.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -59,7 +59,7 @@ Result<Roles> make_roles(Context& c, RankLayoutOptions options, GroupOptions gro
     if (options.hosts.empty()) options.hosts = hosts_of(c);
   }
   OURO_TRY(mine);
-  auto layout = RankLayout::make(options);  // all ranks use the same numbers, so all refuse or none
+  auto layout = RankLayout::make(options);  // all ranks use the same numbers, so either all refuse or none
   OURO_TRY(layout.status());
   Roles roles{.layout = *layout, .train = {}, .agents = {}, .buffers = {}, .mail = {}};
   const auto join = [&](std::span<const int> ranks, const char* tag, std::optional<Group>* where) -> Status {
@@ -84,7 +84,7 @@ Result<Roles> make_roles(Context& c, RankLayoutOptions options, GroupOptions gro
 Result<ReplayReport> serve_replay(Mailbox& mail, int clients, const ReplayHandlers& handlers,
                                   Milliseconds deadline) {
   if (clients < 1) return invalid(fmt::format("serve_replay: {} clients; expected 1 at least", clients));
-  if (!handlers.store) return invalid("serve_replay: nobody stores the data");
+  if (!handlers.store) return invalid("serve_replay: no handler stores the data");
   ReplayReport report;
   std::vector<Work> answers;
   const auto answer = [&](CBytes data, int to, int tag) -> Status {
@@ -169,7 +169,7 @@ Result<std::optional<double>> ReplayClient::submit(CBytes data) {
   OURO_TRY(request(ReplayRequest::data, data));
   ++pending_;
   if (scoring_ == Scoring::synchronous) {
-    // Scores of submissions whose wait failed come first, in order.
+    // Scores of submissions whose wait failed arrive first, in order.
     while (pending_ > 1) OURO_TRY(one().status());
     return one();
   }
@@ -182,7 +182,7 @@ Result<std::optional<double>> ReplayClient::submit(CBytes data) {
 Result<Bytes> ReplayClient::metadata() {
   OURO_TRY(request(ReplayRequest::get_metadata, {}));
   ++metadata_owed_;
-  for (;;) {  // answers to requests whose wait failed come first
+  for (;;) {  // answers to requests whose wait failed arrive first
     OURO_ASSIGN(auto m, mail_.recv(manager_, kMetadataTag));
     if (--metadata_owed_ == 0) return std::move(m.data);
   }

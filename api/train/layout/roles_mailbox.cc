@@ -97,7 +97,7 @@ Result<std::optional<Message>> Mailbox::State::take(int src, int tag, Millisecon
   m.source = found->about().source, m.tag = tag;
   try {
     m.data.resize(found->about().bytes);
-  } catch (const std::exception&) {  // the sender chooses the length; the message stays in the queue
+  } catch (const std::exception&) {  // the sender chooses the length; the message is left in the queue
     return Status(Reason::resource, fmt::format("recv: no memory for a message of {} bytes from rank {}",
                                                 found->about().bytes, m.source));
   }
@@ -122,8 +122,8 @@ Result<Message> Mailbox::recv(std::optional<int> src, int tag, Milliseconds dead
     const Milliseconds so_far = waited();
     if (so_far >= limit)
       return Status(Failure{.reason = Reason::deadline,
-                            .text = fmt::format("no message with tag {} came {}", tag,
-                                                src ? fmt::format("from rank {}", *src) : "from anybody"),
+                            .text = fmt::format("no message with tag {} arrived {}", tag,
+                                                src ? fmt::format("from rank {}", *src) : "from any rank"),
                             .rank = src.value_or(-1),
                             .group = state_->group.name(),
                             .op = "recv",

@@ -11,7 +11,7 @@
 namespace ouro::train {
 
 /// A list of tensors in device memory, as kernels read it. It is rewritten in stream order when the tensors
-/// have changed; a list captured by a graph stays unchanged.
+/// have changed; a list captured by a graph does not change.
 class TensorList {
  public:
   explicit TensorList(Device d) : device_(d) {}

@@ -62,7 +62,7 @@ Status perform(const Update& u, const View& step, const Stream& stream) {
   });
 }
 
-/// What the mixing forms add to an update.
+/// The additional arguments of the mixing forms of an update.
 struct Mixing {
   const Row& row;
   const CView& neighbours;
@@ -201,7 +201,7 @@ Result<GradientSurvey> survey_gradients(std::span<const CView> gradients, double
     OURO_TRY(check_like("a gradient", g, g.count, gradients[0].dtype, gradients[0].device));
   kernels::Survey found;
   const std::vector<CView> list(gradients.begin(), gradients.end());
-  const auto look = [&found, list, inverse](gpu::Stream s) {
+  const auto survey_once = [&found, list, inverse](gpu::Stream s) {
     auto result = list[0].device.kind == Device::Kind::host ? survey_host(list, inverse)
                                                             : survey_device(list, inverse, s);
     if (result.ok()) found = *result;
@@ -209,12 +209,12 @@ Result<GradientSurvey> survey_gradients(std::span<const CView> gradients, double
   };
   Status done;
   if (list[0].device.kind == Device::Kind::cuda && stream.valid() && stream.device() == list[0].device) {
-    done = on_device(list[0].device, stream, look);
+    done = on_device(list[0].device, stream, survey_once);
   } else if (list[0].device.kind == Device::Kind::cuda) {
     if (stream.valid()) OURO_TRY(stream.synchronize());
-    done = on_device(list[0].device, {}, look);
+    done = on_device(list[0].device, {}, survey_once);
   } else {
-    const Work work = stream.run([&look] { return look({}); });
+    const Work work = stream.run([&survey_once] { return survey_once({}); });
     done = work.wait();
   }
   OURO_TRY(done);

@@ -222,8 +222,7 @@ Status RuleOptimizer::adopt_options(const Optimizer& other) {
   if (from == nullptr || !(from->kind() == kind()) || from->options_.master != options_.master)
     return invalid(
         "the options of an optimiser with another state; expected the same rule, accum_iter and master, and "
-        "some "
-        "momentum where there was some, none where there was none");
+        "some momentum where there was some, none where there was none");
   options_ = from->options_, scale_ = from->scale_;
   prototype_ = from->prototype_;
   lr_ = from->lr_, digest_ = from->digest_;

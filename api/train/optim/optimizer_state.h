@@ -13,8 +13,8 @@ namespace ouro::train {
 /// A block of memory: the rule's arrays and the master copy, each 64-byte aligned.
 struct OptimizerState {
   using Map = std::map<std::string, std::shared_ptr<OptimizerState>>;  // by parameter name
-  /// Properties that a saved state must share with the optimiser that loads it: family, window, number
-  /// of arrays.
+  /// Properties that a saved state must share with the optimiser that loads it: family, window,
+  /// number of arrays.
   struct Kind {
     std::uint32_t family = 0, accum_iter = 1, arrays = 0;
     friend bool operator==(const Kind&, const Kind&) = default;
@@ -58,7 +58,7 @@ struct OptimizerState {
   std::shared_ptr<Cohort> cohort_;
 };
 
-/// No step may be running. An accumulator that counts as zero is written as zeros.
+/// Precondition: no step is running. An accumulator that counts as zero is written as zeros.
 Result<Bytes> write_states(const OptimizerState::Kind&, double lr, const OptimizerState::Map&);
 /// The loaded states are on the host until they are moved. `invalid`: damaged, or of another kind.
 Status read_states(CBytes, const OptimizerState::Kind&, double* lr, OptimizerState::Map*);

@@ -32,7 +32,7 @@ struct StepLaunch {
 class StepLaunches {
  public:
   /// Makes one launch for all items that have the same type, decay and step count; from here on they are one
-  /// cohort. Parameters that a graph has captured together stay together and separate from others, because
+  /// cohort. Parameters that a graph has captured together remain together and separate from others, because
   /// the graph counts the steps of all of them; an incomplete set of them is `invalid`, and `name` supplies
   /// the name of one for the error. Unless captured, the steps count as enqueued on the stream. Other errors,
   /// with no step counted: resource, device.

@@ -18,8 +18,8 @@ std::string words(Device d) {
   return d.kind == Device::Kind::host ? "the host" : fmt::format("GPU {}", d.index);
 }
 
-/// What the updates of a device need besides the parameters. Lives as long as the process, because graphs may
-/// replay launches that refer to it.
+/// The state that updates of a device need in addition to the parameters. Lives as long as the process,
+/// because graphs may replay launches that refer to it.
 struct DeviceScratch {
   int multiprocessors = 1;
   gpu::Stream stream;             // for calls without one of this device
@@ -182,8 +182,8 @@ Status mix_device(const Update& u, gpu::Control* control, gpu::Stream s) {
 
 Status on_host(const Stream& stream, std::function<Status()> f) {
   if (!stream.valid()) return f();
-  // The arguments have been checked already; Stream::synchronize reports later failures, and so does the log
-  // line here.
+  // The arguments have been checked already; Stream::synchronize reports later failures, and so does the
+  // log line here.
   (void)stream.run([f = std::move(f)] {
     Status s = f();
     if (!s.ok()) log_warning("an optimiser step on a stream failed: " + s.message());

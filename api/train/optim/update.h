@@ -82,8 +82,8 @@ Status make_ready(Device);
 /// waited for, in the calling thread or on the given host stream.
 Status on_device(Device, const Stream&, std::function<Status(gpu::Stream)> f);
 
-/// The Control that belongs to a step (or a run) at this address; launches with it must follow each other in
-/// a stream.
+/// The Control that belongs to a step (or a run) at this address; launches with it must follow each other
+/// in a stream.
 Result<gpu::Control*> control_of(int device, const void* address);
 
 Result<kernels::Survey> survey_host(std::span<const CView>, double inverse);

@@ -1,4 +1,4 @@
-// Creation, closing and queries of a sharded trainer, and what ranks must agree on before the first step.
+// Creation, closing and queries of a sharded trainer, and the agreement of ranks before the first step.
 // See shard.hpp.
 #include "ouro/train/shard.hpp"
 

@@ -91,8 +91,8 @@ Status check_connected(const State& s) {
   for (int r = 1; r < s.n; ++r)
     if (parts.of(r) != parts.of(0))
       return invalid(
-          fmt::format("topology: in none of its {} rounds, nor through others, does rank {} hear of rank "
-                      "0; expected all ranks connected",
+          fmt::format("topology: in none of its {} rounds, nor through others, does rank {} receive from "
+                      "rank 0; expected all ranks connected",
                       s.steps.size(), r));
   return {};
 }

@@ -114,8 +114,8 @@ Schedule base_k_by_sets(int n, int k) {
   for (std::size_t l = 0; l + 1 < sets.size(); ++l) {
     const Set& v = sets[l];
     const int round = averaged + static_cast<int>(l), end = v.first + v.size(), left = n - v.first;
-    // After this round, the mean of the remaining ranks is that of all, and so is the mean of each block of
-    // this set.
+    // After this round, the mean of the remaining ranks is that of all, and so is the mean of each block
+    // of this set.
     for (int q = 0; end + q < n; ++q) {
       Star star{end + q, {}, v.size(), v.blocks * left};
       for (int b = 0; b < v.blocks; ++b) star.partners.push_back(v.first + b * v.block + q);

@@ -20,7 +20,7 @@ Round alone(int n) {
   return round;
 }
 
-/// Pairs (first, first + 1), (first + 2, first + 3), ...; remaining ranks stay alone.
+/// Pairs (first, first + 1), (first + 2, first + 3), ...; remaining ranks have no partner.
 Round pairs_from(int n, int first) {
   Round round;
   for (int r = first; r + 1 < n; r += 2) round.push_back(mean_of({r, r + 1}));

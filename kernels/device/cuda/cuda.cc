@@ -1,6 +1,6 @@
-// Gpu by CUDA: the runtime library, linked statically, and what only the driver has, found at run time. All
-// but memory, which is in cuda_memory.cc. Used through cuda() of gpu.h by gpu.cc. Nothing but these two files
-// and cuda_driver.cc calls CUDA.
+// Gpu by CUDA, except for memory, which is in cuda_memory.cc. It uses the runtime library, linked statically,
+// and functions that only the driver has, found at run time. Used through cuda() of gpu.h by gpu.cc. Only
+// these two files and cuda_driver.cc call CUDA.
 #include "kernels/device/cuda/cuda_gpu.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ cudaStream_t native(Stream s) { return static_cast<cudaStream_t>(s.handle); }
 cudaEvent_t native(Event e) { return static_cast<cudaEvent_t>(e.handle); }
 cudaGraphExec_t native(Graph g) { return static_cast<cudaGraphExec_t>(g.handle); }
 
-/// Makes no context.
+/// This makes no context.
 Result<Uuid> uuid_of(int device) {
   cudaDeviceProp p = {};
   OURO_CUDA(cudaGetDeviceProperties, &p, device);
@@ -79,10 +79,11 @@ class Cuda final : public CudaMemory {
       mine.shareable_memory =
           attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) &&
           attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device);
-      // Memory handles go where event handles go; where both are missing (WSL, Tegra) only this says so.
+      // Memory handles exist where event handles exist; if both are missing (WSL, Tegra), only this
+      // attribute shows it.
       mine.ipc = p.unifiedAddressing != 0 && p.ipcEventSupported != 0;
       mine.connections = connections();
-      mine.stream_values = true;  // 32-bit operations: every device of a driver that this runtime accepts
+      mine.stream_values = true;  // 32-bit operations: all devices of a driver that this runtime accepts
       // Access to memory of cuMemCreate is granted to devices explicitly, also to memory of another process.
       mine.device_words = mine.shareable_memory;
       mine.multicast = mine.shareable_memory && driver().cuMulticastCreate != nullptr &&
@@ -134,7 +135,7 @@ class Cuda final : public CudaMemory {
     OURO_TRY(works());
     if (device < 0 || device >= devices())
       return invalid(fmt::format("device {}: there are {}", device, devices()));
-    // What CUDA sees it knows itself; of the rest only the management library does.
+    // CUDA itself answers for devices that it sees; only the management library knows the others.
     std::vector<Uuid> all, seen;
     for (int other = 0; other < devices(); ++other) {
       OURO_ASSIGN(seen.emplace_back(), uuid_of(other));
@@ -271,7 +272,7 @@ class Cuda final : public CudaMemory {
   // Graphs.
   Result<std::uint64_t> capturing(Stream s) override {
     OURO_ON(s.device);
-    // The legacy stream is never captured, and to ask it disturbs those that are.
+    // The legacy stream is never captured, and a query of it disturbs streams that are.
     if (s.handle == nullptr || s.handle == kLegacyStream) return std::uint64_t{0};
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     unsigned long long id = 0;
@@ -294,7 +295,8 @@ class Cuda final : public CudaMemory {
     Status status = check(cudaGraphInstantiate(&ready, graph, 0), "cudaGraphInstantiate");
     (void)cudaGraphDestroy(graph);
     OURO_TRY(status);
-    // Else the first launch does it, perhaps while a kernel that waits for that launch holds the device.
+    // Without this the first launch uploads the graph, perhaps while a kernel that waits for that launch
+    // occupies the device.
     if (status = check(cudaGraphUpload(ready, native(s)), "cudaGraphUpload"); !status.ok()) {
       (void)cudaGraphExecDestroy(ready);
       return status;
@@ -336,7 +338,7 @@ class Cuda final : public CudaMemory {
   }
 
  private:
-  /// Asked once; 0, the lowest, where the device does not say.
+  /// The highest priority, queried once; 0, the lowest, if the device reports none.
   int high_priority(int device) {
     std::atomic<int>& known = high_[static_cast<std::size_t>(device)];
     int high = known.load(std::memory_order_relaxed);
@@ -347,7 +349,7 @@ class Cuda final : public CudaMemory {
     return high;
   }
 
-  std::array<std::atomic<int>, kMaxDevices> high_{};  // priorities are below 0; 0: not asked yet
+  std::array<std::atomic<int>, kMaxDevices> high_{};  // priorities are below 0; 0: not queried yet
   std::mutex properties_mutex_;
   std::vector<std::optional<Properties>> properties_;
 };

@@ -19,7 +19,7 @@ namespace {
 constexpr int kResource[] = {
     cudaErrorMemoryAllocation,     cudaErrorLaunchOutOfResources,    cudaErrorTooManyPeers,
     cudaErrorDevicesUnavailable,  // taken by another process in exclusive mode
-    cudaErrorOperatingSystem,     // of memory that is passed on: no descriptor could be made
+    cudaErrorOperatingSystem,     // no descriptor could be made for memory that is passed on
     cudaErrorMpsMaxClientsReached, cudaErrorMpsMaxConnectionsReached};
 constexpr int kUnsupported[] = {
     cudaErrorNotSupported, cudaErrorNotPermitted, cudaErrorStubLibrary, cudaErrorInsufficientDriver,
@@ -46,12 +46,13 @@ Reason reason_of(int error) {
   if (is(kResource)) return Reason::resource;
   if (is(kUnsupported)) return Reason::unsupported;
   if (is(kInvalid)) return Reason::invalid;
-  return Reason::device;  // the rest of 700 to 719, faults of ECC, links and MPS, and what nobody knows yet
+  return Reason::device;  // the rest of 700 to 719, faults of ECC, links and MPS, and errors that are not
+                          // known yet
 }
 
 std::string version_words(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-/// `function` gets the driver's entry, or stays nullptr and `why` says so.
+/// Sets `function` to the driver's entry; if there is none, leaves it at nullptr and sets `why`.
 template <class Function>
 void find(const char* name, Function& function, const std::string& version, std::string& why) {
   void* found = nullptr;
@@ -65,10 +66,10 @@ void find(const char* name, Function& function, const std::string& version, std:
   function = reinterpret_cast<Function>(found);
 }
 
-/// Streams share this many queues of the device (8 unless set), and one that waits for a value holds up
-/// whatever lies behind it in its queue, such as the very write that it waits for. Read by the driver when it
-/// starts; no effect if the program has used CUDA before. Set as this library is loaded: later, other threads
-/// may be reading the environment.
+/// Streams share this many queues of the device (8 unless set). A stream that waits for a value holds up all
+/// later work in its queue, which may include the write that it waits for. The driver reads the variable when
+/// it starts, so setting it has no effect if the program has used CUDA before. It is set when this library is
+/// loaded, because later other threads may be reading the environment.
 const int g_connections = [] {
   constexpr const char* kName = "CUDA_DEVICE_MAX_CONNECTIONS";
   (void)::setenv(kName, "32", /*overwrite=*/0);
@@ -81,8 +82,8 @@ const int g_connections = [] {
 constinit MadeOnce<const Driver> g_driver;
 constinit std::atomic<unsigned> g_begun{0};  // forks() + 1 in the process that began to load the driver first
 
-/// The device that was used last: where what belongs to no device runs in a thread that has none current, so
-/// that device 0 gets no context by accident (hundreds of MiB of its memory).
+/// The device that was used last. Calls that belong to no device run there in a thread that has no current
+/// device, so that device 0 gets no context by accident (hundreds of MiB of its memory).
 std::atomic<int> last_device{0};
 
 /// The context of the runtime on a device, made on first use and kept.
@@ -106,7 +107,8 @@ Result<CUcontext> context_of(int device) {
 
 [[gnu::cold]] Status failed(int error, const char* call, const std::string& about) {
   const auto code = static_cast<cudaError_t>(error);
-  // The runtime keeps errors for whoever asks next. This one has been told; others ask after launches.
+  // The runtime keeps an error until the next query. This error has been reported, so it is cleared: other
+  // code queries errors after launches.
   (void)cudaGetLastError();
   return {reason_of(error), fmt::format("{}{}{}: {} ({}): {}", call, about.empty() ? "" : " of ", about,
                                         cudaGetErrorName(code), error, cudaGetErrorString(code))};
@@ -119,7 +121,7 @@ void Driver::load() {
   (void)cudaDriverGetVersion(&driver);
   version = fmt::format("CUDA runtime {}, driver {}", version_words(runtime),
                         driver == 0 ? "none" : "for CUDA " + version_words(driver));
-  const cudaError_t error = cudaGetDeviceCount(&devices);  // leaves its argument alone if it fails
+  const cudaError_t error = cudaGetDeviceCount(&devices);  // does not change its argument if it fails
   if (error != cudaSuccess) {
     devices = 0;
     if (driver == 0)

@@ -1,5 +1,5 @@
-// The ground that cuda.cc and cuda_memory.cc stand on: errors of CUDA as Status, what the driver has, and on
-// which device a call runs. Used by these two only; includes CUDA's headers.
+// The base of cuda.cc and cuda_memory.cc: errors of CUDA as Status, the driver's functions, and the device on
+// which a call runs. Used by these two only; includes CUDA's headers.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -45,7 +45,7 @@ inline Status check(CUresult result, const char* call) {
   X(cuPointerGetAttribute)                  \
   X(cuPointerGetAttributes)                 \
   X(cuStreamBatchMemOp)
-/// What a driver may lack: nullptr there. All of them or none.
+/// Functions that a driver may lack: either all of them are set, or all are nullptr.
 #define OURO_MULTICAST_CALLS(X) \
   X(cuMulticastAddDevice)       \
   X(cuMulticastBindMem)         \
@@ -53,13 +53,13 @@ inline Status check(CUresult result, const char* call) {
   X(cuMulticastGetGranularity)  \
   X(cuMulticastUnbind)
 
-/// What was found when CUDA was first asked; it never changes in a process. libcuda.so.1 is not linked, so
-/// the library loads where there is none. A child that was forked while a thread of its parent asked has no
-/// driver: CUDA's runtime may have locks there that nobody releases.
+/// The driver as it was found at the first use of CUDA; it never changes in a process. libcuda.so.1 is not
+/// linked, so the library loads where there is none. A child that was forked while a thread of its parent
+/// loaded the driver has none: the child's copy of CUDA's runtime may hold locks that no thread releases.
 struct Driver {
   int devices = 0;
   std::string version;
-  std::string why;  ///< no use of it can be made; "" if it works
+  std::string why;  ///< why it cannot be used; "" if it works
 #define OURO_X(call) decltype(&::call) call = nullptr;
   OURO_DRIVER_CALLS(OURO_X)
   OURO_MULTICAST_CALLS(OURO_X)
@@ -71,23 +71,25 @@ struct Driver {
   void load();
 };
 const Driver& driver();
-/// The one mapping of cuMemMap around an address; unchanged, where there is none.
+/// Sets base and bytes to those of the mapping of cuMemMap around an address; leaves them unchanged if
+/// there is none.
 void mapping_around(CUdeviceptr, CUdeviceptr* base, std::size_t* bytes);
-/// Whether a device has something.
+/// Whether an attribute of a device is set.
 bool attribute(CUdevice_attribute, int device);
 /// Hardware queues that the streams of a device share.
 int connections();
-/// For calls that need no context.
+/// Checks that the driver works, for calls that need no context.
 inline Status works() { return driver().why.empty() ? Status{} : unsupported(driver().why); }
 inline CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
 
 inline constexpr int kMaxDevices = 256;
-/// For what belongs to no device: the one that the thread has current, else the one that was used last.
+/// Stands for the current device of the thread, or, if it has none, the device that was used last. For calls
+/// that belong to no device.
 inline constexpr int kAnyDevice = std::numeric_limits<int>::min();
 
-/// Makes a device current in this thread for as long as it lives. By pushing its context, not by
-/// cudaSetDevice: going back by that would make a context on the device that was current, also where the
-/// thread never used it.
+/// Makes a device current in this thread for as long as the object lives. It pushes the device's context and
+/// does not call cudaSetDevice: restoring the previous device by that call would make a context on it, even
+/// if the thread never used it.
 class Scope {
  public:
   explicit Scope(int device);
@@ -103,8 +105,9 @@ class Scope {
   bool pushed_ = false;
 };
 
-/// Calls that may wait are refused, and ruin it, while anybody in the process captures a graph in the global
-/// mode, unless the thread says that it knows what it does. Ours touch nothing that is being captured.
+/// While any thread of the process captures a graph in the global mode, CUDA refuses calls that may wait, and
+/// invalidates the capture, unless the calling thread has set the relaxed mode. Calls of this library use
+/// nothing that is being captured, so they set it.
 class Relaxed {
  public:
   Relaxed() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -124,7 +127,8 @@ class Relaxed {
 #define OURO_CUDA(call, ...) OURO_TRY(check(call(__VA_ARGS__), #call))
 #define OURO_DRIVER(call, ...) OURO_TRY(check(driver().call(__VA_ARGS__), #call))
 
-/// One call of the runtime on a device. `aside`: one that may wait, and is no part of any capture.
+/// Makes one call of the runtime on a device. `aside`: for a call that may wait and is not part of
+/// any capture.
 template <class Call>
 Status on(int device, const char* name, Call call) {
   OURO_ON(device);

@@ -1,4 +1,5 @@
-// Memory of CUDA: allocations, regions and handles for other processes, what a pointer is, pinned memory.
+// Memory of CUDA: allocations, regions and handles for other processes, properties of pointers,
+// pinned memory.
 // See cuda_memory.h.
 #include "kernels/device/cuda/cuda_memory.h"
 
@@ -105,14 +106,14 @@ Result<Region> CudaMemory::import_fd(int device, const Fd& fd, std::size_t bytes
   OURO_ON(device);
   const Relaxed relaxed;
   CUmemGenericAllocationHandle handle = 0;
-  void* number = reinterpret_cast<void*>(static_cast<std::intptr_t>(fd.get()));  // as the driver wants it
+  void* number = reinterpret_cast<void*>(static_cast<std::intptr_t>(fd.get()));  // the driver's type
   OURO_DRIVER(cuMemImportFromShareableHandle, &handle, number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   Region r{.device = device, .bytes = bytes, .handle = handle};
   OURO_TRY(map(r, {device}));
   return r;
 }
 
-/// Unlike free, it waits for nothing: the caller knows that nobody uses the region.
+/// Unlike free, it does not wait: the caller ensures that the region is not in use.
 Status CudaMemory::free_region(const Region& r) {
   OURO_ON(r.device);
   const Relaxed relaxed;
@@ -158,7 +159,7 @@ Status CudaMemory::ipc_close(int device, void* p) {
 
 Result<PointerInfo> CudaMemory::pointer(const void* p) {
   OURO_TRY(works());
-  // One call for all; it needs no context, and knows what is not CUDA's by leaving zeros.
+  // One call queries all attributes. It needs no context, and leaves zeros for memory that is not CUDA's.
   unsigned type = 0, managed = 0, legacy = 0;
   int device = -1;
   unsigned long long id = 0;
@@ -189,7 +190,7 @@ Result<PointerInfo> CudaMemory::pointer(const void* p) {
     info.legacy_ipc = legacy != 0;
     OURO_ON(device);
     CUdeviceptr base = 0;
-    // Of memory of cuMemMap it is not documented whether this is one mapping or more.
+    // The documentation does not say whether this is one mapping of cuMemMap or more.
     OURO_DRIVER(cuMemGetAddressRange, &base, &info.bytes, address(p));
     if (!info.legacy_ipc) mapping_around(address(p), &base, &info.bytes);
     info.base = reinterpret_cast<void*>(base);

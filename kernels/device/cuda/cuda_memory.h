@@ -1,4 +1,4 @@
-// The part of Gpu by CUDA that is memory. Used by cuda.cc, which adds the rest.
+// The part of Gpu by CUDA that concerns memory. Used by cuda.cc, which adds the rest.
 #pragma once
 #include "kernels/device/gpu.h"
 

@@ -15,7 +15,7 @@ Status has_multicast(int device) {
   return unsupported(fmt::format("GPU {}, or its driver, has no multicast objects", device));
 }
 
-/// Of the runtime's device, as the driver calls it.
+/// The driver's handle of the runtime's device.
 Result<CUdevice> handle_of(int device) {
   CUdevice handle = 0;
   OURO_DRIVER(cuDeviceGet, &handle, device);
@@ -32,7 +32,8 @@ Result<Multicast> CudaMemory::multicast_create(int device, int devices, std::siz
   kind.numDevices = static_cast<unsigned>(devices);
   kind.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   kind.size = bytes;
-  // What is recommended is hundreds of MiB on some devices: more than a group's staging is worth.
+  // The recommended granularity is hundreds of MiB on some devices, which is too much for a group's
+  // staging buffers.
   std::size_t grain = 0;
   OURO_DRIVER(cuMulticastGetGranularity, &grain, &kind, CU_MULTICAST_GRANULARITY_MINIMUM);
   kind.size = (bytes + grain - 1) / grain * grain;
@@ -51,7 +52,7 @@ Result<Multicast> CudaMemory::multicast_import(int device, const Fd& fd, std::si
   OURO_TRY(has_multicast(device));
   const Relaxed relaxed;
   CUmemGenericAllocationHandle handle = 0;
-  void* number = reinterpret_cast<void*>(static_cast<std::intptr_t>(fd.get()));  // as the driver wants it
+  void* number = reinterpret_cast<void*>(static_cast<std::intptr_t>(fd.get()));  // the driver's type
   OURO_DRIVER(cuMemImportFromShareableHandle, &handle, number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   return Multicast{.device = device, .bytes = bytes, .handle = handle};
 }

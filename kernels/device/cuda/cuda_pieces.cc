@@ -1,4 +1,4 @@
-// Memory that the program has mapped with cuMemMap: taking hold of its pieces, and mapping those of another
+// Memory that the program has mapped with cuMemMap: retaining its pieces, and mapping those of another
 // process into one range. See gpu.h; used through cuda_memory.h.
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -76,11 +76,11 @@ Status CudaMemory::map_piece(MappedRange* r, const Fd& fd, std::size_t bytes) {
   const Relaxed relaxed;
   const Driver& d = driver();
   CUmemGenericAllocationHandle handle = 0;
-  void* number = reinterpret_cast<void*>(static_cast<std::intptr_t>(fd.get()));  // as the driver wants it
+  void* number = reinterpret_cast<void*>(static_cast<std::intptr_t>(fd.get()));  // the driver's type
   OURO_DRIVER(cuMemImportFromShareableHandle, &handle, number, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   const CUdeviceptr at = address(r->data) + r->mapped;
   Status mapped = check(d.cuMemMap(at, bytes, 0, handle, 0), "cuMemMap");
-  // A mapping keeps the memory: the handle has served its turn.
+  // A mapping keeps the memory, so the handle is not needed any more.
   if (Status s = check(d.cuMemRelease(handle), "cuMemRelease"); mapped.ok() && !s.ok()) {
     (void)d.cuMemUnmap(at, bytes);
     return s;
@@ -100,7 +100,7 @@ Status CudaMemory::free_range(const MappedRange& r) {
   OURO_ON(r.device);
   const Relaxed relaxed;
   const Driver& d = driver();
-  Status unmapped;  // all pieces by one call, as CUDA allows
+  Status unmapped;  // CUDA can unmap all pieces by one call
   if (r.mapped > 0) unmapped = check(d.cuMemUnmap(address(r.data), r.mapped), "cuMemUnmap");
   Status freed = check(d.cuMemAddressFree(address(r.data), r.bytes), "cuMemAddressFree");
   return unmapped.ok() ? freed : unmapped;

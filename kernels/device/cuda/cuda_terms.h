@@ -1,4 +1,4 @@
-// What CUDA is asked for when a kernel is launched or memory is made, as values that tests see without a
+// The arguments of CUDA's calls for launches and allocations, as values that tests can check without a
 // device. Used by cuda.cc and cuda_memory.cc.
 #pragma once
 #include <cuda.h>
@@ -10,10 +10,11 @@
 
 namespace ouro::gpu {
 
-/// Attributes of a launch; `high`: the highest priority of the device's streams. What spins is launched ahead
-/// of other kernels, but not cooperatively: a cooperative grid starts when all of its blocks fit at once,
-/// which kernels of the user may prevent for as long as they like, and nothing says that two such grids run
-/// at the same time, as those of two ranks must. That all blocks fit on an idle device is seen to before.
+/// Attributes of a launch; `high`: the highest priority of the device's streams. A kernel that spins is
+/// launched with priority over others, but not cooperatively. A cooperative grid starts when all of its
+/// blocks fit at once, which kernels of the user may prevent for any time; and CUDA does not guarantee that
+/// two such grids run at the same time, as those of two ranks must. The caller has checked that all blocks
+/// fit on an idle device.
 struct LaunchTerms {
   cudaLaunchAttribute attribute = {};
   unsigned count = 0;
@@ -37,14 +38,14 @@ inline CUmemAllocationProp shareable_terms(int device, bool rdma) {
   return p;
 }
 
-/// Why memory that was made with these properties cannot be passed to other processes; "" where it can.
+/// Why memory that was made with these properties cannot be passed to other processes; "" if it can.
 inline std::string why_not_shareable(const CUmemAllocationProp& p) {
   if (p.type != CU_MEM_ALLOCATION_TYPE_PINNED || p.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
     return "it is not memory of a device";
   if ((p.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) return "";
   return p.requestedHandleTypes == CU_MEM_HANDLE_TYPE_NONE
-             ? "it was made by cuMemCreate without a shareable handle type "
-               "(requestedHandleTypes has no CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)"
+             ? "it was made by cuMemCreate without a shareable handle type (requestedHandleTypes has no "
+               "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)"
              : "its shareable handle types do not include CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR";
 }
 

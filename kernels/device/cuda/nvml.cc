@@ -9,7 +9,7 @@
 namespace ouro::gpu {
 namespace {
 
-// As nvml.h declares them; every one returns 0 if it went well.
+// Functions as nvml.h declares them; each returns 0 on success.
 using Device = void*;
 using Init = int (*)();
 using Count = int (*)(unsigned*);

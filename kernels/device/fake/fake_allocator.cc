@@ -66,7 +66,7 @@ Status Allocator::release(Origin origin, void* base, bool at_once) {
     ++freed_in_use_;
     OURO_WARN("fake GPU: {} of {} bytes at {} is freed while {}", name(origin), (*b)->bytes, base,
               origin == Origin::legacy ? "another process has it open by its handle"
-                                       : "it is still retained, so its memory does not come back");
+                                       : "it is still retained, so its memory is not freed");
   }
   if (!memory_.release(**b)) return invalid("released by two threads at once");
   if (at_once) streams_.keep_until_idle(device, *b);

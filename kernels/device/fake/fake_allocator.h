@@ -7,7 +7,7 @@
 
 namespace ouro::gpu::fake {
 
-/// Gives memory out, shares it between processes, and takes it back once the work that may use it has ended.
+/// Allocates memory, shares it between processes, and frees it once the work that may use it has ended.
 class Allocator {
  public:
   Allocator(const FakeOptions& options, Control& control, Memory& memory, Peers& peers, Streams& streams)
@@ -36,7 +36,8 @@ class Allocator {
   Status unmap_chunk(void* at) { return release(Origin::chunk, at); }
   int freed_in_use() const { return freed_in_use_.load(std::memory_order_relaxed); }
   PointerInfo pointer(const void*) const;
-  /// Regions (`at_once`) go without a wait; work that is enqueued keeps their pages until it has ended.
+  /// Regions (`at_once`) are freed without a wait; work that is enqueued keeps their pages until
+  /// it has ended.
   Status release(Origin, void* base, bool at_once = false);
 
  private:

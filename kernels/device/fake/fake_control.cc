@@ -1,4 +1,4 @@
-// What may begin, and what fails. See fake_control.h.
+// Decides which calls may begin and which fail. See fake_control.h.
 #include "kernels/device/fake/fake_control.h"
 
 #include <fmt/format.h>
@@ -12,8 +12,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kPidShift = 40;  // handles are numbers: who made it, and which
-constexpr int kAligned = 4;    // as those of CUDA, which are addresses: PyTorch takes an odd one for its own
+constexpr int kPidShift = 40;  // handles are numbers: the process that made it, and an index
+constexpr int kAligned = 4;    // even, like addresses, as in CUDA: PyTorch takes an odd one for its own
 
 std::uintptr_t number_of(const void* handle) { return reinterpret_cast<std::uintptr_t>(handle); }
 
@@ -49,7 +49,7 @@ bool Control::ended(int device) const {
 void Control::lose(int device, std::string why) {
   Device& d = at(device);
   std::lock_guard lock(d.mutex);
-  if (d.lost.load(std::memory_order_relaxed)) return;  // the first reason stays
+  if (d.lost.load(std::memory_order_relaxed)) return;  // the first reason is kept
   d.why = std::move(why);
   d.lost.store(true, std::memory_order_release);
 }
@@ -72,7 +72,7 @@ Reason Control::take(FakeOp kind, bool keep_fault) {
   auto& failure = failure_[static_cast<std::size_t>(kind)];
   Reason reason = failure.load();
   while (reason != Reason::none &&
-         !(keep_fault && reason == Reason::device))  // ends: each try empties it or sees it changed
+         !(keep_fault && reason == Reason::device))  // the loop ends: each try empties it or finds it changed
     if (failure.compare_exchange_weak(reason, Reason::none)) return reason;
   return Reason::none;
 }

@@ -1,5 +1,5 @@
-// What all parts of a FakeGpu in one process share: who may call, what fails, and what handles are. Used by
-// the fake_*.cc files.
+// The state that all parts of a FakeGpu in one process share: which threads may call, which calls fail, and
+// which handles exist. Used by the fake_*.cc files.
 #pragma once
 #include <array>
 #include <atomic>
@@ -25,14 +25,15 @@ inline constexpr int kHighPriority = -5, kLowPriority = 0;
 class Control {
  public:
   explicit Control(int devices) : devices_(static_cast<std::size_t>(devices)) {}
-  /// With the injections of another, as far as they are still to come.
+  /// Copies the injections of another that have not taken effect yet.
   Control(int devices, const Control& from);
 
-  /// First of each call: is it allowed on this thread, does the device exist and work, is a failure injected?
+  /// Called first in each call: checks that it is allowed on this thread, that the device exists and works,
+  /// and that no failure is injected.
   Status admit(FakeOp, int device);
   /// The same without a device of its own; an injected fault hits `victim`.
   Status admit_anywhere(FakeOp, int victim = 0);
-  Status check(int device) const;  ///< does it exist, and work?
+  Status check(int device) const;  ///< checks that it exists and works
   static Status allowed_here();    ///< no function on a stream may call the GPU
 
   bool ended(int device) const;  ///< its work is dropped from now on
@@ -40,17 +41,17 @@ class Control {
   void lose(int device, std::string why);
   Status lost(int device) const;  ///< why, if it has ended
 
-  /// A context on the device, made by whatever uses it.
+  /// Notes that there is a context on the device, made by the first use of it.
   void use(int device) { at(device).used.store(true, std::memory_order_relaxed); }
   int contexts() const;
-  /// A wait of the device that nothing ended in time. Error: resource.
+  /// The failure of a wait of the device that did not end in time. Error: resource.
   Status stalled(const std::string& what);
   int stalls() const { return stalls_.load(std::memory_order_relaxed); }
 
   void delay(FakeOp, std::chrono::microseconds);
   void fail_next(FakeOp, Reason);
   void jitter(std::uint64_t seed) { seed_.store(seed, std::memory_order_relaxed); }
-  /// The injected reason, once; `keep_fault`: `device` stays, for take_fault.
+  /// Returns the injected reason, once; `keep_fault`: `device` is kept for take_fault.
   Reason take(FakeOp, bool keep_fault);
   bool take_fault(FakeOp);  ///< whether `device` was injected, once
   /// Sleeps as injected.
@@ -77,8 +78,8 @@ class Control {
   std::atomic<std::uint64_t> seed_{0}, turn_{0};
 };
 
-/// Numbers that stand for streams, events and graphs: which process made each, so that those of a parent are
-/// told from those that never were. Guarded by the lock of the streams.
+/// Numbers that stand for streams, events and graphs, with the process that made each: handles of a parent
+/// can be distinguished from numbers that were never handles. Guarded by the lock of the streams.
 class Handles {
  public:
   explicit Handles(int parent);  ///< whose handles this process may have inherited, or 0

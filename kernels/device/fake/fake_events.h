@@ -4,7 +4,7 @@
 
 namespace ouro::gpu::fake {
 
-/// Events: the point that the last record of each marks, in a stream or in a capture, and who waits for it.
+/// Events: the point that the last record of each marks, in a stream or in a capture, and the waits for it.
 class Events {
  public:
   Events(std::shared_ptr<Control> control, Handles& handles, Streams& streams)
@@ -24,14 +24,14 @@ class Events {
     int device = -1;
     bool timing = false;
     std::shared_ptr<Mark> mark;  ///< of the last record; nullptr if there was none, or in a capture
-    // Of the last record, if that was captured.
+    // The capture of the last record, if that was captured.
     std::shared_ptr<Capture> capture;
     std::size_t capture_mark = 0;
     std::vector<std::size_t> clock;
   };
-  // With the lock of the streams held.
+  // Called with the lock of the streams held.
   Result<State*> find(Event);
-  /// The last record for a caller who asks for it (nullptr: none), and the event's device.
+  /// The last record of an event (nullptr: none), for callers that query or wait, and the event's device.
   Result<std::shared_ptr<Mark>> mark_of(Event, int* device);
   Status wait_in_capture(const State&, Queue&);
 

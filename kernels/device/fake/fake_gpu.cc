@@ -16,7 +16,7 @@ using namespace fake;
 
 thread_local int t_current_device = 0;
 
-/// Of a device, by its number on the host.
+/// The UUID of a device, by its number on the host.
 Uuid uuid_of(int number) {
   Uuid uuid = {};
   constexpr char kUuid[] = "ouro fake GPU";
@@ -38,7 +38,8 @@ FakeGpu::~FakeGpu() {
 FakeGpu::State& FakeGpu::state() {
   State* s = state_.load(std::memory_order_acquire);
   if (s->handles.pid() == getpid()) return *s;
-  // The parent's is left alone: its locks may have been held at the fork, its threads are not here.
+  // The parent's object is not used: its locks may have been held at the fork, and its threads do not
+  // exist here.
   auto mine = std::make_unique<State>(options_, s);
   if (state_.compare_exchange_strong(s, mine.get(), std::memory_order_acq_rel)) return *mine.release();
   return *s;
@@ -79,7 +80,7 @@ std::string FakeGpu::version() const { return fmt::format("{} fake GPUs of host 
 
 Result<Properties> FakeGpu::properties(int device) {
   OURO_TRY(state().control->check(device));
-  state().control->use(device);  // as CUDA, which asks a context for the priorities of its streams
+  state().control->use(device);  // like CUDA, which queries a context for the priorities of its streams
   Properties p;
   p.name = "fake GPU";
   p.uuid = uuid_of(options_.first + device);

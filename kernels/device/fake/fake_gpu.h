@@ -1,5 +1,5 @@
-// FakeGpu: GPUs made of host objects. What CUDA promises about order, capture, sharing and errors, without a
-// GPU; and faults on request. Used by tests, and by gpu() where OURO_FAKE_GPUS is set.
+// FakeGpu: GPUs made of host objects. They behave as CUDA guarantees in order, capture, sharing and errors,
+// without a GPU, and fail on request. Used by tests, and by gpu() where OURO_FAKE_GPUS is set.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -11,16 +11,16 @@
 
 namespace ouro::gpu {
 
-/// What CUDA may do and mostly does not: a fake that does it always finds who counts on luck. A call that
-/// waits in vain fails after `patience`, and is counted as a stall.
+/// Behaviour that CUDA permits but rarely shows. A fake that always shows it reveals code that relies on the
+/// usual behaviour. A call that waits in vain fails after `patience`, and is counted as a stall.
 struct FakeHarsh {
-  /// The first launch of a kernel on a device, or the first question about it, waits for all work there.
+  /// The first launch of a kernel on a device, or the first query of it, waits for all work there.
   bool lazy_loading = false;
   bool allocation_waits =
       false;                   ///< alloc, alloc_shareable, alloc_pinned and register_host wait for all work
   bool sharing_waits = false;  ///< retain_piece and open_to_peers wait for all work of the device
   /// free_region and ipc_close wait for all work of their device and then unmap at once: a kernel that
-  /// touches what has gone faults.
+  /// touches unmapped memory faults.
   bool unmapping_waits = false;
   /// Hardware queues that the streams of a device share in turn; each runs what it holds in the order in
   /// which it was enqueued. 0: each stream has its own.
@@ -36,22 +36,22 @@ struct FakeOptions {
   std::size_t memory_bytes = std::size_t{4} << 30;  ///< of each device, in each process
   int multiprocessors = 4;
   bool shareable_memory = true, ipc = true, stream_values = true;
-  bool device_words = true;                             ///< false: stream values in device memory are refused
-  bool multicast = false;                               ///< multicast objects, of regions of shareable memory
-  int architecture = 90;                                ///< that kernels say they were compiled for
-  bool has_code = true;                                 ///< false: no kernel was compiled for these devices
-  std::function<bool(int device, int peer)> peer = {};  ///< which devices reach which; empty: all do
+  bool device_words = true;  ///< false: stream values in device memory are refused
+  bool multicast = false;    ///< multicast objects, of regions of shareable memory
+  int architecture = 90;     ///< the architecture that kernels report to be compiled for
+  bool has_code = true;      ///< false: no kernel was compiled for these devices
+  std::function<bool(int device, int peer)> peer = {};  ///< which devices reach each other; empty: all do
   /// As CUDA_VISIBLE_DEVICES: device 0 here is number `first` of the host's `host_devices` (0: this process
   /// sees all).
   int first = 0, host_devices = 0;
   FakeHarsh harsh = {};
-  /// Told of each copy on a stream as it begins, by the thread of the stream.
+  /// Called for each copy on a stream as it begins, by the thread of the stream.
   std::function<void(const void* to, const void* from, std::size_t bytes)> copying = {};
-  /// Told of each operation on a word as a stream of `device` gets it. `memory`: the device whose memory it
-  /// is in, -1: the host's. `imported`: it is another process's, mapped by device `memory`.
+  /// Called for each operation on a word when it is enqueued on a stream of `device`. `memory`: the device
+  /// whose memory it is in, -1: the host's. `imported`: it is another process's, mapped by device `memory`.
   std::function<void(const MemOp&, int device, int memory, bool imported)> on_word = {};
-  /// Asked at each step of a multicast object ("create", "export", "import", "join", "bind"): an error is the
-  /// step's.
+  /// Called at each step of a multicast object ("create", "export", "import", "join", "bind"): the step
+  /// returns its error.
   std::function<Status(std::string_view step, int device)> multicasting = {};
 };
 
@@ -74,7 +74,7 @@ enum class FakeOp : std::uint8_t {
 };
 inline constexpr int kFakeOps = static_cast<int>(FakeOp::capture) + 1;
 
-/// What has been made and not yet released in this process.
+/// Numbers of objects that have been made and not yet released in this process.
 struct FakeLive {
   int allocations = 0;  ///< alloc, alloc_shareable, alloc_pinned, map
   int registrations = 0, imports = 0, streams = 0, events = 0, graphs = 0, multicasts = 0;
@@ -91,18 +91,17 @@ struct FakeLive {
 /// - A spinning kernel with more blocks than fit is refused. Spinning kernels that fit only one after the
 ///   other run one after the other.
 /// - A graph runs once at a time: launches of it, on whatever streams, run one after the other.
-/// - Streams of a capture run beside each other at each replay, ordered by what they waited for.
+/// - Streams of a capture run concurrently at each replay, ordered by what they waited for.
 /// - A forked child starts with fresh devices. Streams, events and graphs of its parent are `forked` there,
 ///   and the parent's memory is not mapped.
 /// - Priorities are checked and make no difference.
 /// - The handles 1 and 2 are the legacy default stream and that of the calling thread, as in CUDA.
 /// - A multicast address is mapped for nobody: ordinary accesses fault. Kernels that use it before all
-/// members
-///   have bound, or while one unbinds, end the process, as a fault that no test can miss.
+///   members have bound, or while one unbinds, end the process, as a fault that no test can miss.
 /// - On a lost device, calls that release something do so and return the error.
 ///
-/// The destructor ends all waits, drops what is enqueued and joins all threads. It waits only for what runs
-/// in kernels and host functions at that moment.
+/// The destructor ends all waits, drops enqueued work and joins all threads. It waits only for kernels and
+/// host functions that are running at that moment.
 class FakeGpu final : public Gpu {
  public:
   explicit FakeGpu(FakeOptions = {});
@@ -110,26 +109,27 @@ class FakeGpu final : public Gpu {
   FakeGpu(const FakeGpu&) = delete;
   FakeGpu& operator=(const FakeGpu&) = delete;
 
-  /// Each operation of this kind takes so much longer from now on; 0 ends it.
+  /// From now on each operation of this kind takes so much longer; 0 ends the delay.
   void delay(FakeOp, std::chrono::microseconds);
-  /// The next call of this kind fails with this reason and does nothing. Except `device` for kinds that run
-  /// on a stream: that call succeeds, and its device is lost when the work comes to run.
+  /// The next call of this kind fails with this reason and does nothing. The exception is `device` for kinds
+  /// that run on a stream: that call succeeds, and its device is lost when the work runs.
   void fail_next(FakeOp, Reason);
-  /// What is enqueued on the device is dropped, waits end, every later call fails with `device`. Events of it
-  /// no longer hold up streams of other devices.
+  /// Drops the work that is enqueued on the device and ends its waits; every later call fails with `device`.
+  /// Events of the device no longer hold up streams of other devices.
   void lose(int device);
-  /// Half of the operations sleep up to 200 us before they run, chosen by the seed; 0 ends it.
+  /// Half of the operations sleep up to 200 us before they run, chosen by the seed; 0 ends these delays.
   void jitter(std::uint64_t seed);
   FakeLive live();
   int stalls();    ///< calls that waited until patience ran out
-  int contexts();  ///< devices that more than their number and reach was asked of: CUDA has a context on each
+  int contexts();  ///< devices of which more than their number and reach was queried: CUDA has a context on
+                   ///< each
 
-  // What CUDA's runtime has beyond Gpu, for the runtime of the tests.
-  /// A stream that the legacy stream of its device waits for, and that waits for it.
+  // Functions of CUDA's runtime that Gpu lacks, for the runtime of the tests.
+  /// Makes a stream that the legacy stream of its device waits for, and that waits for it.
   Result<Stream> create_blocking_stream(int device, int priority);
   /// Waits for all work of a device, however long that takes.
   Status synchronize(int device);
-  /// Frees what alloc gave when the stream comes to it. Errors: unsupported (in a capture).
+  /// Frees memory of alloc in stream order. Errors: unsupported (in a capture).
   Status free(void*, Stream);
   Result<std::size_t> memory_left(int device);  ///< bytes that this process can still allocate
 
@@ -137,12 +137,12 @@ class FakeGpu final : public Gpu {
   /// Addresses for chunks; a multiple of 64 KiB.
   Result<void*> reserve(int device, std::size_t bytes);
   Status unreserve(void*);
-  /// Maps new memory there. `shareable`: with a handle type that other processes can be given.
+  /// Maps new memory at an address. `shareable`: with a handle type that can be passed to other processes.
   Status map(int device, void* at, std::size_t bytes, bool shareable = true);
-  /// Waits for all work of the device, and unmaps the chunk that begins there.
+  /// Waits for all work of the device, and unmaps the chunk that begins at the address.
   Status unmap(void* at);
-  /// How often memory was freed that another process had open by its handle, where CUDA leaves undefined what
-  /// follows, or that somebody retained. A warning says each time which.
+  /// The number of times that memory was freed while another process had it open by its handle, which is
+  /// undefined in CUDA, or while it was retained. A warning names it each time.
   int freed_in_use();
 
   const char* name() const override { return "fake"; }

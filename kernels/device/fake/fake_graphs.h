@@ -4,7 +4,7 @@
 
 namespace ouro::gpu::fake {
 
-/// Begins and ends captures, and keeps and launches the graphs that they give.
+/// Begins and ends captures, and keeps and launches the resulting graphs.
 class Graphs {
  public:
   Graphs(std::shared_ptr<Control> control, Handles& handles, Streams& streams)
@@ -15,8 +15,8 @@ class Graphs {
   Result<Graph> end(Stream);
   Status launch(Graph, Stream);
   Status destroy(Graph);
-  /// Operations that the graph has, or that the stream's capture has so far (0: it is in none); events are
-  /// none.
+  /// Operations that the graph has, or that the stream's capture has so far (0: it is in none);
+  /// events are none.
   Result<std::size_t> nodes(Graph);
   Result<std::size_t> nodes(Stream);
   int count();

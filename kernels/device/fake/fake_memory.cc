@@ -18,7 +18,7 @@
 namespace ouro::gpu::fake {
 namespace {
 
-constexpr int kStale = 0xa5;                   // so that nobody counts on zeros
+constexpr int kStale = 0xa5;                   // so that no code relies on zeros
 constexpr std::size_t kStaleBytes = 64 << 10;  // enough to be noticed
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -79,7 +79,7 @@ const char* name(Origin o) {
 Block::~Block() {
   if (origin == Origin::pinned) std::free(base);
   if (mapping == nullptr) return;
-  if (origin == Origin::chunk)  // the range stays reserved
+  if (origin == Origin::chunk)  // the range is still reserved
     mmap(mapping, mapping_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   else
     munmap(mapping, mapping_bytes);
@@ -209,8 +209,8 @@ Result<void*> Memory::ipc_open(int device, const IpcHandle& handle,
   struct stat info {};
   if (!fd || fstat(fd.get(), &info) != 0 || info.st_dev != e.file_device || info.st_ino != e.file)
     return invalid(
-        fmt::format("the memory of this IPC handle is gone: process {} has freed it, or ended, or is in "
-                    "another PID namespace",
+        fmt::format("the memory of this IPC handle does not exist any more: process {} has freed it, or "
+                    "ended, or is in another PID namespace",
                     e.pid));
   auto b = map(device, fd, e.bytes, Origin::import_ipc);
   if (!b.ok()) return b.status();
@@ -247,7 +247,7 @@ Result<void*> Memory::register_host(void* p, std::size_t bytes) {
   void* address = alias->base;
   aliases_[first] = key(address);
   add(alias);
-  add(host);  // the last: without it nothing is registered
+  add(host);  // last, because nothing is registered if it fails
   return address;
 }
 

@@ -1,4 +1,5 @@
-// The memory of fake GPUs: what is allocated, imported, pinned and registered, and what an address is.
+// The memory of fake GPUs: allocations, imports, pinned and registered memory, and the properties of
+// an address.
 // Used by fake_allocator.cc and by the work that is enqueued.
 #pragma once
 #include <sys/stat.h>
@@ -35,11 +36,11 @@ struct Block {
   std::shared_ptr<SharedSegment> segment;
   void* mapping = nullptr;  ///< that this block unmaps
   std::size_t mapping_bytes = 0;
-  // ipc imports: which memory, and how often it is open.
+  // The imported memory of ipc handles, and how often each is open.
   dev_t file_device = 0;
   ino_t file = 0;
   int opened = 1;
-  Fd held;            ///< of an import by handle: its lock tells the exporter that the memory is open here
+  Fd held;            ///< of an import by handle: its lock shows the exporter that the memory is open here
   bool open = false;  ///< of a chunk: to all devices that can map it
   bool shareable = true;  ///< of a chunk: made with a handle type that other processes can be given
 };
@@ -58,7 +59,7 @@ class Memory {
   Result<void*> ipc_open(int device, const IpcHandle&, const std::function<bool(int peer)>& reaches);
   Result<void*> register_host(void*, std::size_t bytes);
 
-  // What cuMemMap has, and pieces of it for other processes (fake_pieces.cc).
+  // Memory of cuMemMap, and pieces of it for other processes (fake_pieces.cc).
   Result<void*> reserve(std::size_t bytes);  ///< addresses, for chunks
   Status unreserve(void*);                   ///< once no chunk is left in them
   Status map_chunk(int device, void* at, std::size_t bytes, bool shareable);
@@ -69,12 +70,12 @@ class Memory {
   Result<MappedRange> reserve_range(int device, std::size_t bytes);
   Status map_piece(MappedRange*, const Fd&, std::size_t bytes);
   int retained() const;
-  /// Whether memory that is being freed is open in another process by its handle, or somebody retains it.
+  /// Whether memory that is being freed is open in another process by its handle, or is retained.
   bool in_use(const Block&) const;
 
   /// The block that begins at `base`, if it is of that origin; else `invalid`, saying what is there.
   Result<std::shared_ptr<const Block>> at(Origin, const void* base) const;
-  /// Forgets a block; false if somebody else did.
+  /// Removes a block; false if another thread has removed it.
   bool release(const Block&);
 
   /// The block around an address, or nullptr.
@@ -88,7 +89,7 @@ class Memory {
 
  private:
   using Key = std::uintptr_t;
-  /// Memory that was retained: it stays when its block goes.
+  /// Memory that was retained: it exists until it is released, even if its block is freed before.
   struct Retained {
     Region region;
     std::shared_ptr<SharedSegment> segment;

@@ -20,7 +20,7 @@ namespace {
 enum State : std::uint32_t { kFree, kJoined, kBound, kGone };
 constexpr char kMulticastMagic[8] = "ouromcs";
 
-/// What a member says of itself; `state` is written last.
+/// The record that a member writes of itself; `state` is written last.
 struct Member {
   std::atomic<std::uint32_t> state;
   std::int32_t device;  // its number on the host
@@ -29,7 +29,8 @@ struct Member {
   std::byte* base;  // in its process
 };
 
-/// What a kernel's access would do: the address is mapped for nobody, so this faults, and no test goes on.
+/// Ends the process as a kernel's access would: the address is not mapped, so this faults, and no test
+/// can continue.
 void fault(const void* address, const std::string& what) {
   std::fprintf(stderr, "fake GPU: %s\n", what.c_str());
   static_cast<void>(*static_cast<const volatile char*>(address));
@@ -49,7 +50,7 @@ struct Multicasts::Shared {
 struct Multicasts::Object {
   std::shared_ptr<SharedSegment> segment;
   int device = -1, index = -1;  // index: among the members
-  void* reserved = nullptr;     // the multicast address: nobody's memory
+  void* reserved = nullptr;     // the multicast address, which no memory is mapped at
   std::vector<std::byte*> at;   // of each member, once all have bound
   std::vector<bool> foreign;    // what this object has mapped
   std::shared_ptr<const Block> bound;
@@ -60,7 +61,8 @@ struct Multicasts::Object {
       if (foreign[i]) munmap(at[i], shared().bytes);
     if (reserved != nullptr) munmap(reserved, shared().bytes);
   }
-  /// Where a member's memory lies here. One whose process has ended has none that anybody will look at.
+  /// The address of a member's memory in this process. The memory of a member whose process has ended is not
+  /// used any more.
   std::byte* map(const Member& m, bool* mine) const {
     *mine = m.process == process_number();
     if (*mine) return m.base;
@@ -203,7 +205,7 @@ Status Multicasts::free(const Multicast& m) {
 
 int Multicasts::members(const void* address, std::byte** members) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
-  const auto look = [&]() -> Object* {
+  const auto mapped_object = [&]() -> Object* {
     auto it = mapped_.upper_bound(at);
     if (it == mapped_.begin()) return nullptr;
     --it;
@@ -223,13 +225,13 @@ int Multicasts::members(const void* address, std::byte** members) {
   };
   {
     std::shared_lock lock(mutex_);
-    const Object* o = look();
+    const Object* o = mapped_object();
     if (o == nullptr) return 0;
     const int n = fill(*o);
     if (!o->at.empty()) return n;
   }
   std::unique_lock lock(mutex_);
-  Object* o = look();
+  Object* o = mapped_object();
   if (o == nullptr) return 0;
   for (std::uint32_t i = 0; o->at.size() < o->shared().devices; ++i) {
     bool mine = false;

@@ -1,5 +1,5 @@
-// Multicast objects of fake GPUs: who has joined, what is bound, and where that lies in this process. Used by
-// fake_gpu.cc.
+// Multicast objects of fake GPUs: their members, the memory that is bound, and its addresses in this process.
+// Used by fake_gpu.cc.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -12,11 +12,11 @@
 
 namespace ouro::gpu::fake {
 
-/// The calls of a FakeGpu that concern multicast objects. What the processes know of one lies in a segment
-/// that they all map; what a member has bound, others open by its descriptor.
+/// The calls of a FakeGpu that concern multicast objects. The state of an object is in a segment that all
+/// processes map; the others open a member's bound memory by its descriptor.
 class Multicasts {
  public:
-  static constexpr std::size_t kGranularity = 128 << 10;  ///< more than that of regions, as it may be
+  static constexpr std::size_t kGranularity = 128 << 10;  ///< more than that of regions, as CUDA permits
   static constexpr int kMaxDevices = 64;
 
   Multicasts(const FakeOptions& options, Control& control, const Memory& memory)
@@ -41,7 +41,7 @@ class Multicasts {
   const FakeOptions& options_;
   Control& control_;
   const Memory& memory_;
-  std::shared_mutex mutex_;  // of all below, and of what Objects of this process change
+  std::shared_mutex mutex_;  // guards all members below, and the members of Objects that this process changes
   std::map<std::uint64_t, std::shared_ptr<Object>> objects_;
   std::map<std::uintptr_t, std::shared_ptr<Object>> mapped_;  // by the address of the multicast
   std::uint64_t next_ = 1;

@@ -1,4 +1,4 @@
-// Which fake devices reach which. Used by the parts of a FakeGpu that touch memory.
+// The pairs of fake devices that reach each other. Used by the parts of a FakeGpu that touch memory.
 #pragma once
 #include <fmt/format.h>
 

@@ -1,4 +1,5 @@
-// Memory of fake GPUs as cuMemMap has it: ranges, chunks, and pieces for other processes. See fake_memory.h.
+// Memory of fake GPUs like that of cuMemMap: ranges, chunks, and pieces for other processes.
+// See fake_memory.h.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -19,7 +20,7 @@ Result<void*> addresses(std::size_t bytes) {
   return p;
 }
 
-/// Maps the descriptor where addresses have been reserved.
+/// Maps the descriptor at addresses that have been reserved.
 Status map_at(void* at, std::size_t bytes, int fd) {
   if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
     return {Reason::resource, fmt::format("cannot map {} bytes: {}", bytes, std::strerror(errno))};
@@ -82,8 +83,8 @@ Result<Region> Memory::retain(const void* p) {
     return unsupported(fmt::format("{} at {} was not mapped by cuMemMap", name(b->origin), p));
   if (!b->shareable)
     return unsupported(
-        fmt::format("other processes cannot map the memory at {}: it was made by cuMemCreate "
-                    "without a shareable handle type",
+        fmt::format("other processes cannot map the memory at {}: it was made by cuMemCreate without a "
+                    "shareable handle type",
                     p));
   std::lock_guard lock(mutex_);
   const Region r{b->device, b->base, b->bytes, next_++};

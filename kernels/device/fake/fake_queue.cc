@@ -35,7 +35,7 @@ void Mark::wait() {
 }
 
 bool together(int n, const std::function<void(int)>& f) {
-  std::atomic<int> gate{0};  // 1: go, -1: do not
+  std::atomic<int> gate{0};  // 1: run, -1: do not
   std::vector<Thread> others;
   bool all = true;
   try {
@@ -160,7 +160,7 @@ void Queue::loop() {
     }
     if (shared_) shared_->wait_for(next.place, *control_, device_);
     perform(next.op, run);
-    next.op.work = nullptr;  // releases what it holds before anybody is told
+    next.op.work = nullptr;  // releases what it holds before waiters are notified
     if (shared_) shared_->pass(next.place);
     {
       std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// What runs on fake GPUs: streams as queues with a thread each, marks in them, graphs and their capture. Used
+// Streams of fake GPUs, each a queue with a thread of its own; marks in them; graphs and their capture. Used
 // by the parts of a FakeGpu.
 #pragma once
 #include <condition_variable>
@@ -14,7 +14,7 @@
 
 namespace ouro::gpu::fake {
 
-/// A point in the work of a device. Passed once.
+/// A point in the work of a device; it is passed once.
 class Mark {
  public:
   explicit Mark(int device) : device_(device) {}
@@ -33,7 +33,7 @@ class Mark {
   Clock::time_point when_;
 };
 
-/// Where an operation runs. `marks` are those of the replay of a graph.
+/// The place where an operation runs. `marks` are those of the replay of a graph.
 struct Run {
   Control& control;
   int device;
@@ -45,10 +45,11 @@ struct Op {
   FakeOp kind;
   Work work;
 };
-/// After an injected sleep. On a device that has ended nothing runs but records, which nobody shall miss.
+/// Runs the operation after an injected sleep. On a device that has ended only records run, because waits
+/// depend on them.
 void perform(const Op&, const Run&);
 
-/// What a graph is made of.
+/// The operations of a graph.
 struct Recording {
   struct Lane {
     int device;
@@ -57,9 +58,10 @@ struct Recording {
   std::vector<Lane> lanes;  ///< one for each captured stream; the first is the origin
   int marks = 0;            ///< events recorded in the capture
 };
-/// Runs f(0), ..., f(n - 1) at the same time, f(0) on this thread. False, and none ran: threads are lacking.
+/// Runs f(0), ..., f(n - 1) at the same time, f(0) on this thread. Returns false, and runs none, if threads
+/// are lacking.
 bool together(int n, const std::function<void(int)>& f);
-/// Runs the lanes beside each other, and returns when all have ended.
+/// Runs the lanes concurrently, and returns when all have ended.
 void replay(const Recording&, const Run&);
 
 /// A capture in progress, guarded by the lock of the fake.
@@ -68,20 +70,21 @@ struct Capture {
   std::string broken;  ///< why end_capture will fail; empty: it is sound
   bool ended = false;
   Recording recording;
-  /// A lane's clock says, for each lane, how many of its operations came before what is captured next.
+  /// A lane's clock holds, for each lane, the number of its operations that precede the next captured one.
   std::vector<std::vector<std::size_t>> clocks;
 
   /// The stream takes part from now on; the first to do so is the origin.
   static void join(const std::shared_ptr<Capture>&, class Queue&);
-  Status break_off(std::string why);  ///< for good; the text is also the error
-  bool joined() const;                ///< has the origin waited for the work of all lanes?
+  Status break_off(std::string why);  ///< it is never restored; the text is also the error
+  bool joined() const;                ///< whether the origin has waited for the work of all lanes
 };
 
-/// A queue of the device's that several streams share: it runs what it was given in that order.
+/// A queue of the device that several streams share: it runs their operations in the order in which they
+/// were enqueued.
 class Connection {
  public:
   std::uint64_t take();  ///< a place in the order
-  /// Until all before it have ended, or the device has.
+  /// Waits until all operations before it have ended, or the device has.
   void wait_for(std::uint64_t place, const Control&, int device);
   void pass(std::uint64_t place);
 
@@ -94,8 +97,8 @@ class Connection {
 /// A stream. Its thread starts with the first operation.
 class Queue {
  public:
-  /// `shared`: the queue of the device's that it uses, or nullptr. `blocking`: in order with the legacy
-  /// stream of its device.
+  /// `shared`: the queue of the device that it uses, or nullptr. `blocking`: in order with the legacy stream
+  /// of its device.
   Queue(std::shared_ptr<Control> control, int device, std::string name, std::shared_ptr<Connection> shared,
         bool blocking = false)
       : control_(std::move(control)),
@@ -110,9 +113,9 @@ class Queue {
   Status push(Op);
   void push_behind_work(Op);  ///< unless there is none
   bool idle() const;
-  void drain();  ///< until what was pushed before has ended
+  void drain();  ///< waits until earlier operations have ended
   bool drain_until(Clock::time_point);
-  bool room_until(int depth, Clock::time_point);  ///< until fewer than `depth` operations are there
+  bool room_until(int depth, Clock::time_point);  ///< waits until it holds fewer than `depth` operations
   void close();                                   ///< the thread ends once the queue is empty
   void end();                                     ///< closes, and joins the thread
   int device() const { return device_; }

@@ -6,8 +6,8 @@
 
 namespace ouro::gpu::fake {
 
-/// The owner's function, and its name. It returns nullptr to a caller whose `build` is not its own: the two
-/// would not mean the same by Gpu.
+/// The owner's function, and its name. It returns nullptr to a caller whose `build` differs from its own:
+/// their declarations of Gpu may differ.
 using SharedDevices = Gpu* (*)(const char* build);
 inline constexpr char kSharedDevices[] = "ouro_emulated_devices";
 /// Changes with the declarations that libraries share.

@@ -1,4 +1,4 @@
-// What one process has of a FakeGpu. Used by fake_gpu.cc.
+// The state of a FakeGpu in one process. Used by fake_gpu.cc.
 #pragma once
 #include "kernels/device/fake/fake_allocator.h"
 #include "kernels/device/fake/fake_events.h"
@@ -8,7 +8,7 @@
 
 namespace ouro::gpu {
 
-/// The parts of a FakeGpu in one process, in the order in which they rely on each other.
+/// The parts of a FakeGpu in one process; each uses only those before it.
 struct FakeGpu::State {
   State(const FakeOptions& options, const State* inherited)
       : control(inherited == nullptr ? std::make_shared<fake::Control>(options.devices)

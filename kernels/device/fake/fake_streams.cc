@@ -28,7 +28,7 @@ std::shared_ptr<Queue> Streams::make(int device, std::string name, bool blocking
 
 Streams::~Streams() {
   {
-    std::lock_guard lock(mutex_);  // comes after callers who now wait without it
+    std::lock_guard lock(mutex_);  // follows callers that wait without it
     control_->stop();
     for (auto& [handle, q] : streams_) q->capture = nullptr;
     for (auto& [whose, q] : of_threads_) q->capture = nullptr;
@@ -64,8 +64,7 @@ Status Streams::destroy(Stream stream) {
     return (*q)->capture->break_off("a stream that is being captured cannot be destroyed");
   (*q)->close();  // what is enqueued still runs
   blocking_ -= (*q)->blocking();
-  if (!(*q)->idle())
-    retired_.push_back(*std::move(q));  // else its thread ends here, with the last who has it
+  if (!(*q)->idle()) retired_.push_back(*std::move(q));  // else its thread ends here, with its last owner
   streams_.erase(stream.handle);
   return control_->lost(stream.device);
 }
@@ -201,10 +200,10 @@ Status Streams::quiesce(int device, const char* why) {
   const auto until = Clock::now() + harsh_.patience;
   for (auto& q : queues(device))
     if (!q->drain_until(until))
-      return control_->stalled(fmt::format(
-          "{} waits for its device, and after {} ms stream \"{}\" has not ended: what it waits for "
-          "may need this thread",
-          why, harsh_.patience.count(), q->name()));
+      return control_->stalled(
+          fmt::format("{} waits for its device, and after {} ms stream \"{}\" has not ended: what it waits "
+                      "for may need this thread",
+                      why, harsh_.patience.count(), q->name()));
   return {};
 }
 

@@ -1,4 +1,4 @@
-// What is enqueued on a FakeGpu, checked. See fake_submitter.h.
+// Checks and enqueues work on a FakeGpu. See fake_submitter.h.
 #include "kernels/device/fake/fake_submitter.h"
 
 #include <fmt/format.h>

@@ -10,7 +10,7 @@
 
 namespace ouro::gpu::fake {
 
-/// Checks what is to run - addresses, arguments, how much fits on the device - and puts it onto its stream.
+/// Checks work (its addresses, its arguments, and that it fits on the device) and enqueues it on its stream.
 class Submitter {
  public:
   Submitter(const FakeOptions& options, Control& control, Memory& memory, Peers& peers, Streams& streams)
@@ -21,7 +21,7 @@ class Submitter {
   Status enqueue(std::span<const MemOp>, Stream);
   Status launch(const Kernel&, Shape, const void* args, Stream);
   Status call_host(Stream, void (*f)(void*), void* data);
-  /// Frees device memory when the stream comes to it. Errors: unsupported (in a capture), invalid.
+  /// Frees device memory in stream order. Errors: unsupported (in a capture), invalid.
   Status free(void*, Stream);
   /// Blocks of so many threads that the device has room for at once. Errors: unsupported (no body), invalid.
   Result<int> resident_blocks(const Kernel&, int threads, int device);

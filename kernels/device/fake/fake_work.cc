@@ -23,7 +23,7 @@ bool holds(MemOp::Kind kind, std::uint32_t now, std::uint32_t value) {
   return kind == MemOp::Kind::wait_equal ? now == value : reached(now, value);
 }
 
-/// Many ranks share few cores: it polls briefly, then leaves the core to those it waits for.
+/// Polls briefly, then yields the core to the ranks that it waits for, because many ranks share few cores.
 void wait_for_word(const MemOp& op, const Run& run) {
   const std::atomic_ref word(*static_cast<std::uint32_t*>(op.address));
   auto sleep = kShortestSleep;
@@ -40,7 +40,7 @@ void wait_for_word(const MemOp& op, const Run& run) {
   }
 }
 
-/// The memory of an access, held until it has ended; the device is lost if it is not there.
+/// The memory of an access, held until the access has ended; the device is lost if the memory is not mapped.
 bool hold(const Memory& memory, const void* p, std::size_t bytes, const char* what, const Run& run,
           std::shared_ptr<const Block>& held) {
   auto block = memory.range(p, bytes);

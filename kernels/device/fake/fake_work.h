@@ -1,4 +1,4 @@
-// What operations on fake streams do when their turn comes. Used by the parts of a FakeGpu that enqueue them.
+// The functions of operations on fake streams. Used by the parts of a FakeGpu that enqueue them.
 #pragma once
 #include <span>
 
@@ -7,13 +7,13 @@
 
 namespace ouro::gpu::fake {
 
-// Work. Arguments are copied; addresses are checked again when it runs.
+// These return work. Arguments are copied; addresses are checked again when it runs.
 Work copy_work(const FakeOptions&, const Memory&, void* to, const void* from, std::size_t bytes);
 Work set_work(const Memory&, void* to, std::uint8_t byte, std::size_t bytes);
 Work mem_op_work(const Memory&, std::span<const MemOp>);
 /// `capacity`: spinning blocks that fit on the device.
 Work kernel_work(const Kernel&, int blocks, const void* args, int capacity);
 Work host_work(void (*f)(void*), void* data);
-Work fault_work();  ///< what was injected: the device is lost
+Work fault_work();  ///< an injected fault: the device is lost
 
 }  // namespace ouro::gpu::fake

@@ -129,8 +129,8 @@ Status copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes) {
       return {
           Reason::device,
           "data that had come for a receive on a device could not be copied to the host within 2 s: the copy "
-          "lies "
-          "behind a stream that waits, in a hardware queue that they share (CUDA_DEVICE_MAX_CONNECTIONS)"};
+          "lies behind a stream that waits, in a hardware queue that they share "
+          "(CUDA_DEVICE_MAX_CONNECTIONS)"};
     }
     std::memcpy(to + done, bounce.memory.get(), some);
   }

@@ -29,8 +29,8 @@ class DeviceReceipt {
   void take_over(const std::shared_ptr<DeviceReceipt>& other);
   /// Copies to the host what has arrived. Waits for the device. Errors: those of Gpu::copy.
   Status copy_to(std::byte* to) const;
-  /// Lists what has arrived for the kernel, which touches nothing before. Errors: those of
-  /// Gpu::flush_arrivals.
+  /// Lists what has arrived for the kernel, which touches nothing before. Errors: those
+  /// of Gpu::flush_arrivals.
   Status finish();
   /// Enqueues the kernel that copies what finish() will have listed to `to`. Errors: those of Gpu::launch.
   Status enqueue(std::byte* to, const gpu::Stream&) const;

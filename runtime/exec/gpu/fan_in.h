@@ -14,8 +14,8 @@ namespace ouro::rt {
 
 /// The events of a group, all of whose ranks are in this process: of each rank, one for each operation that
 /// it may be ahead. They live as long as one rank of the group, so none is recorded for something else while
-/// the leader may still wait for it. Not in a capture: an event of one capture cannot be waited for in
-/// another.
+/// the leader may still wait for it. Not in a capture: an event of one capture cannot be waited for
+/// in another.
 class FanIn {
  public:
   /// The one of a group, whose ranks share it and `device`. Each of them holds the words as long as this.

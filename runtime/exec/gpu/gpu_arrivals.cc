@@ -72,8 +72,8 @@ Status GpuArrivals::open_words() {
                                  reinterpret_cast<std::byte*>(stop_word_) + kStopBytes);
   auto setter = std::make_shared<Setter>();
   setter->memory.push_back(stop_memory_);
-  // The devices that map each other can access such a block from its beginning on: no call of the driver
-  // opens it.
+  // The devices that map each other can access such a block from its beginning on: no call of the
+  // driver opens it.
   for (int r = 1; r < team_.size && !team_.one_gpu; ++r) {
     OURO_ASSIGN(const auto at, block(team_, r));
     blocks[static_cast<std::size_t>(r)] = at.data + kStopBytes;
@@ -155,14 +155,13 @@ Status GpuArrivals::compare_streams() const {
     for (int b = a + 1; b < team_.size; ++b)
       if (team_.context.members().are_threads(team_.world_rank(a), team_.world_rank(b)) &&
           team_.record(a).uuid == team_.record(b).uuid && record(a).stream == record(b).stream)
-        return Status(
-            Failure{.reason = Reason::invalid,
-                    .text = fmt::format("ranks {} and {}, threads of one process, are on one stream, "
-                                        "where the first waits for the second; expected a stream for "
-                                        "each rank",
-                                        team_.named(a), team_.named(b)),
-                    .rank = team_.named(b),
-                    .detector = kDetector});
+        return Status(Failure{
+            .reason = Reason::invalid,
+            .text = fmt::format("ranks {} and {}, threads of one process, are on one stream, "
+                                "where the first waits for the second; expected a stream for each rank",
+                                team_.named(a), team_.named(b)),
+            .rank = team_.named(b),
+            .detector = kDetector});
   return {};
 }
 

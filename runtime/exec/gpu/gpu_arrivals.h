@@ -64,8 +64,8 @@ class GpuArrivals {
   Status compare_streams() const;
   std::shared_ptr<GpuWords> opened();  ///< for other threads than the one that announces
   /// What sets words in device memory: two streams, each of which is used only while nothing is in it. The
-  /// second is for the case that the first lies behind a stream that waits, in a hardware queue that they
-  /// share.
+  /// second is for the case that the first lies behind a stream that waits, in a hardware queue that
+  /// they share.
   struct Setter {
     std::shared_ptr<GpuStream> first, second;
     std::vector<gpu::MemOp> writes[2];          // by value: the stop word, words with numbers, the others

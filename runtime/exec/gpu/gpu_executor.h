@@ -32,8 +32,8 @@ class GpuExecutor {
     return chooser_.choose(op, choice, why);
   }
   /// Enqueues; operations of a group run in the order of these calls, on whichever streams. `work` ends with
-  /// it. A group's operations are enqueued by one thread at a time. Not for those that run_with_host_part()
-  /// takes.
+  /// it. A group's operations are enqueued by one thread at a time. Not for those that
+  /// run_with_host_part() takes.
   Status run(const Plan&, GpuPath, std::uint64_t seq, const std::shared_ptr<GpuStream>&,
              std::shared_ptr<WorkState>* work);
   /// The paths `staged` and `hierarchy`, whose part on the host takes the group's turn when the stream has

@@ -68,8 +68,8 @@ flow::Algorithm copies_algorithm(Collective c) {
 std::string_view name(GpuPath p) { return kPathNames[static_cast<std::size_t>(p)]; }
 
 bool crowded(const Context& context, int w) {
-  // Its stream, two of the user's, and its share of the group's for launches and of the process's for
-  // failures.
+  // Its stream, two of the user's, and its share of the group's for launches and of the process's
+  // for failures.
   constexpr std::uint32_t kOfARank = 4;
   const GpuRecord& mine = context.members().page(w).gpu;
   std::uint32_t ranks = 0;
@@ -130,8 +130,8 @@ GpuPathChooser::GpuPathChooser(GpuTopology t, std::string_view forced, std::size
 const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Choice& choice) const {
   const GpuTopology& t = topology_;
   if (!t.queues && t.ranks > 1 && path != GpuPath::staged)
-    return "ranks that are threads share too few hardware queues (CUDA_DEVICE_MAX_CONNECTIONS): 4 for each "
-           "rank";
+    return "ranks that are threads share too few hardware queues "
+           "(CUDA_DEVICE_MAX_CONNECTIONS): 4 for each rank";
   switch (path) {
     case GpuPath::alone:
       return t.ranks == 1 ? nullptr : "the group has several ranks";
@@ -178,8 +178,7 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
     case GpuPath::hierarchy:
       if (t.mates == 0)
         return "it serves several hosts, each with as many ranks as the others, two and more, whose GPUs "
-               "reach "
-               "each other and whose kernels run at the same time";
+               "reach each other and whose kernels run at the same time";
       if (!HierarchyCut::serves(op.collective))
         return "it carries out all_reduce, reduce_scatter, all_gather and broadcast alone";
       if (op.uneven) return "it takes even blocks only";

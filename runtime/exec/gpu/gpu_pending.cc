@@ -9,8 +9,8 @@ namespace ouro::rt {
 
 using namespace std::chrono_literals;
 
-/// Passed with its event, unless the words were poisoned by then: then it fails, when this rank has learned
-/// why.
+/// Passed with its event, unless the words were poisoned by then: then it fails, when this rank has
+/// learned why.
 class GpuPending::Mark final : public rt::Mark {
  public:
   Mark(std::shared_ptr<GpuStream> s, std::shared_ptr<PooledEvent> e)

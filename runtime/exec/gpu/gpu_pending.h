@@ -16,8 +16,8 @@
 
 namespace ouro::rt {
 
-/// Keeps the operations under way in their order, each with a mark of its end, and ends them when the group
-/// fails.
+/// Keeps the operations under way in their order, each with a mark of its end, and ends them when the
+/// group fails.
 class GpuPending {
  public:
   struct Operation {

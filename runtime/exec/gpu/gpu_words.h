@@ -79,8 +79,8 @@ class GpuWords {
   GpuWord done(int rank) const { return word(rank, line(rank) + 1); }
   /// Whether a slot of a link has data. The receiver waits for 1, the sender, unless tells_apart(), for 0.
   GpuWord full(int from, int to, int slot) const { return word(to, line(to, from) + slot); }
-  /// Whether a slot is in use: what the sender waits for, until it is 0. The same word as full(), unless
-  /// tells_apart().
+  /// Whether a slot is in use: what the sender waits for, until it is 0. The same word as full(),
+  /// unless tells_apart().
   GpuWord taken(int from, int to, int slot) const {
     return apart_ ? word(from, line(from, to) + kTaken + slot) : full(from, to, slot);
   }
@@ -90,8 +90,8 @@ class GpuWords {
   void poison() const { std::atomic_ref(head_->poisoned).store(1, std::memory_order_release); }
   /// Pairs with poison(): a reader of a word that was set after it sees it, too.
   bool poisoned() const { return std::atomic_ref(head_->poisoned).load(std::memory_order_acquire) != 0; }
-  /// Sets all pinned words, after poison(): ends waits for `value`, and for the numbers up to `number`, on
-  /// all ranks.
+  /// Sets all pinned words, after poison(): ends waits for `value`, and for the numbers up to `number`,
+  /// on all ranks.
   void set_all(std::uint32_t value, std::uint32_t number) const;
   /// The same for words in device memory, by a stream: writes to all words for which a stream of `rank` may
   /// wait, and, if all ranks share one GPU, to those of the leader's path. The first `*numbers` of them are

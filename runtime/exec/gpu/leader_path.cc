@@ -1,5 +1,5 @@
-// Announcing buffers, leading and following. See leader_path.h; the arguments of a launch are in
-// leader_args.cc.
+// Announcing buffers, leading and following. See leader_path.h; the arguments of a launch are
+// in leader_args.cc.
 #include "runtime/exec/gpu/leader_path.h"
 
 #include <algorithm>
@@ -77,8 +77,8 @@ Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   OURO_TRY(open_words());
   OURO_TRY(prepare());
   // Where other ranks are threads here, their streams wait for this one's word, and a device gives streams of
-  // a process a limited number of queues: the kernel is launched in a stream of high priority, whose queue is
-  // another.
+  // a process a limited number of queues: the kernel is launched in a stream of high priority, whose queue
+  // is another.
   gpu::Stream on = stream.get();
   if (team_.shares_process) {
     OURO_ASSIGN(on, launches_.beside(on, capturing));

@@ -9,11 +9,11 @@
 
 namespace ouro::rt {
 
-/// One operation. A rank's stream writes the operation's number when it has reached it,
-/// the leader's waits for all of them, and one number says to all that it is done. Nothing is reset, so the
-/// leader's stream has `size` operations on words, the others' two. Where events say that streams have
-/// arrived (FanIn), each has one. A captured operation has no number of its own when it is replayed: its
-/// words are 1 for a time, and 0 whenever nothing is under way.
+/// One operation. A rank's stream writes the operation's number when it has reached it, the leader's waits
+/// for all of them, and one number says to all that it is done. Nothing is reset, so the leader's stream has
+/// `size` operations on words, the others' two. Where events say that streams have arrived (FanIn), each has
+/// one. A captured operation has no number of its own when it is replayed: its words are 1 for a time, and 0
+/// whenever nothing is under way.
 class LeaderWords {
  public:
   /// `number`: of the operations that were not captured, counted cyclically from 1. `events`: of all

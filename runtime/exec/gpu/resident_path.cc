@@ -21,8 +21,8 @@ constexpr std::uint64_t kSwitchOf = 0x6d756c74696d656d;  // and its multicast ob
 constexpr std::uint64_t kListingOf =
     0x6770752d6c697374;  // distinguishes the listing from other segments of a group
 
-/// Of a region or block: one hop through slots or packets, where by pointer there are two. A start value, not
-/// measured.
+/// Of a region or block: one hop through slots or packets, where by pointer there are two. A start value,
+/// not measured.
 constexpr std::size_t kSmall = 64 << 10;
 
 }  // namespace

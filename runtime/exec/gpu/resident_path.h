@@ -1,6 +1,6 @@
 // The resident path: each rank launches a kernel that carries a flow out by itself, over memory and flags
-// that all ranks map. It spins, so all ranks' blocks must be able to run at the same time. Used by the GPU
-// executor.
+// that all ranks map. It spins, so all ranks' blocks must be able to run at the same time. Used by the
+// GPU executor.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -39,12 +39,12 @@ std::uint64_t resident_count(const Operation&, int rank, int size);
 flow::Algorithm resident_algorithm(const Operation&, std::size_t bytes);
 
 /// Whether ranks offer each other their buffers for such an operation: then its flow is `zerocopy` where
-/// every rank reaches all of them, and elsewhere `direct` (of an uneven all_to_all `pairwise`), with the same
-/// bits.
+/// every rank reaches all of them, and elsewhere `direct` (of an uneven all_to_all `pairwise`), with
+/// the same bits.
 bool resident_by_pointer(const Operation&, std::size_t bytes);
 
-/// Launches, for each operation, this rank's kernel that carries out the flow together with those of the
-/// others.
+/// Launches, for each operation, this rank's kernel that carries out the flow together with those of
+/// the others.
 class ResidentPath {
  public:
   ResidentPath(GpuTeam& team, GpuArrivals& arrivals, const GpuTopology& topology)

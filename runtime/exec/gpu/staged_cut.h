@@ -13,8 +13,8 @@ namespace ouro::rt {
 /// of them that it has.
 struct StagedCut {
   /// Bytes of a piece, at least. A copy takes 150 to 340 us at 25 to 55 GB/s, the network 170 to 670 us at 12
-  /// to 50 GB/s; the steps of a flow that begins anew, a word and a thread that looks for it some 50 to 80
-  /// us.
+  /// to 50 GB/s; the steps of a flow that begins anew, a word and a thread that looks for it some
+  /// 50 to 80 us.
   static constexpr std::size_t kPiece = std::size_t{8} << 20;
   /// Pieces that are in pinned memory at a time: one on its way down, one on the network, one on its way up,
   /// and one more for unsteady times.

@@ -10,9 +10,9 @@ namespace ouro::rt {
 namespace {
 
 /// A rank whose buffers others can reach publishes references to them and waits for the records of all other
-/// ranks. A rank without such buffers goes on at once: its first post of the staged flow, in this same round,
-/// tells the others that there is nothing to refer to. *found: the flow that all ranks can run by reference,
-/// or null.
+/// ranks. A rank without such buffers continues immediately: its first post of the staged flow, in this same
+/// round, shows the others that it has no references. *found: the flow that all ranks can run by
+/// reference, or null.
 Status ask(HostResources& h, const InFlight& f, const FlowPlan** found) {
   const Operation& op = f.plan->op;
   const ExecutionPlan& plan = *f.plan->host;

@@ -9,7 +9,7 @@ void Chunks::fold(std::byte* out, std::size_t count) const {
     plan.fold(out, s.sources, s.factors, count);
     return;
   }
-  // Through a tile that stays in the L1 cache.
+  // Copies through a tile that fits into the L1 cache.
   const std::size_t block = std::max<std::size_t>(1, Scratch::kTile / plan.elem);
   for (std::size_t from = 0; from < count; from += block) {
     const std::size_t some = std::min(block, count - from);

@@ -16,7 +16,7 @@ constexpr std::size_t kLine = 64;  // bytes of a cache line; payloads are cut in
 std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 std::size_t whole_lines(std::size_t bytes) { return ceil_div(bytes, kLine) * kLine; }
 
-/// Whether the weights of a mix all equal 1/n, computed in double. Then the values are summed and divided
+/// Whether the weights of a mix all equal 1/n, computed in double. If so, the values are summed and divided
 /// once: with products by a rounded 1/n, the mean of ten ones would not be 1.
 bool is_mean(const Operation& op) {
   if (!traits_of(op.collective).neighbours() || op.in_neighbours.empty()) return false;
@@ -32,7 +32,7 @@ kernels::Reduction reduction_of(const Operation& op, DType t, int n) {
 }
 
 /// Small posts are stored in the arrival record itself, or, if ranks may run far ahead, in eager slots.
-/// ring: longer posts go round the ring.
+/// ring: longer posts use the ring.
 StagingUse staging_use(const HostFlow& flow, std::size_t bytes, bool ring, int n, const SlotBytes& slots) {
   StagingUse use;
   const auto posted = static_cast<std::size_t>(flow::input_pieces(flow.posts_others, n));
@@ -50,8 +50,8 @@ StagingUse staging_use(const HostFlow& flow, std::size_t bytes, bool ring, int n
     use.depth = StagingView::kArrivals;
   else if (ring && slots.ring > 0 && span > slots.near)
     use.on = StagingUse::On::ring, use.span = span;
-  // A rank that waits for no other runs several rounds ahead. Requests for more than two lines delay the
-  // stores.
+  // A rank that waits for no other runs several rounds ahead. Requests for more than two lines delay
+  // the stores.
   constexpr std::uint64_t kRooted = 4, kOthers = 1;
   if (use.on == StagingUse::On::arrival || (use.on == StagingUse::On::eager && posted * use.stride <= kLine))
     use.owns_ahead = flow.rooted ? kRooted : kOthers;

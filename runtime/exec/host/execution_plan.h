@@ -17,7 +17,7 @@ struct HostResources;
 /// usable (every rank returns them); a suspicion (in_flight.h) is left to the group to resolve.
 using HostRun = Status (*)(HostResources&, InFlight&);
 
-/// Where a staged flow stores its posts, and how far ahead of the readers it may run.
+/// The places where a staged flow stores its posts, and how far ahead of the readers it may run.
 struct StagingUse {
   enum class On : std::uint8_t { arrival, eager, slot, ring } on = On::slot;
   bool others = false;                        ///< a rank posts one chunk for each other rank, not one for all
@@ -27,7 +27,7 @@ struct StagingUse {
   std::size_t span = 0;                       ///< bytes that a round takes of the ring; 0: it is not used
   std::uint64_t depth = StagingView::kSlots;  ///< rounds after which a post's memory is reused
   std::uint64_t ahead = 0;                    ///< maximum rounds from posting a round to having released it
-  /// So many rounds ahead of a post, the rank requests ownership of the lines that it will write; 0: it does
+  /// The rank requests ownership of the lines that it will write so many rounds ahead of a post; 0: it does
   /// not. Readers share the lines of a post until it is written anew. Stores become visible in order, so each
   /// store that has to wait for another core delays all later ones, in this operation and the next.
   std::uint64_t owns_ahead = 0;
@@ -43,7 +43,7 @@ struct FlowPlan {
   StagingUse staging;
 };
 
-/// What a staged flow amounts to when it has a single round, even blocks and one buffer.
+/// The data of a staged flow that has a single round, even blocks and one buffer.
 struct SingleRound {
   bool posts = false, copies_own = false;
   int sources = 0;        ///< ranks whose posts this rank reads: all others, the root, or none

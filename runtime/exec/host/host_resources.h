@@ -28,7 +28,8 @@ struct Scratch {
   alignas(64) std::byte tile[kTile];                  // reduced data, before its non-temporal store
 };
 
-/// What an operation uses to run on the host; the running operation has exclusive use of all of it.
+/// The objects that an operation uses to run on the host; the running operation has exclusive use
+/// of all of it.
 struct HostResources {
   HostResources(Context& c, const Members& m, std::uint64_t key, Waiter& w)
       : context(c),

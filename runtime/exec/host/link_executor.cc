@@ -22,7 +22,7 @@ Status LinkExecutor::await_message(LinkEnd& link, int from, std::size_t bytes, s
   const bool mixes = traits_of(chunks.op.collective).neighbours();
   OURO_TRY(await(link, *link.view.full, link.next + 1, {from, true}));
   const SlotHeader header =
-      link.view.header(link.next);  // a copy: the peer could change the original meanwhile
+      link.view.header(link.next);  // copied because the peer could change the original meanwhile
   const auto fault = [from](Reason reason, std::string text) {
     return Status(
         Failure{.reason = reason, .text = std::move(text), .rank = from, .detector = "slot header"});

@@ -30,8 +30,8 @@ class LinkExecutor {
   void accumulate(const flow::Step&);  ///< a step that involves no message
   /// Processes `got`, a received input: mine + weight * got.
   void mix(const flow::Step&, Extent in, Extent out, const std::byte* got, std::size_t count);
-  /// Processes `got`, a received partial sum. It is wide, as accumulators are: the loops read and write
-  /// slots.
+  /// Processes `got`, a received partial sum. It is wide, as accumulators are: the loops read and
+  /// write slots.
   void combine(const flow::Step&, Extent in, Extent out, const std::byte* got, std::byte* slot,
                std::size_t count);
   Status await_message(LinkEnd&, int from, std::size_t bytes, std::size_t total);

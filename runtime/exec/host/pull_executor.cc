@@ -58,7 +58,7 @@ Status PullExecutor::fetch(const Step& s) {
   return bring(s.from, (s.verb & flow::kResult) != 0, at.offset * elem, chunks.out_at(out), out.count * elem);
 }
 
-/// Copies the parts of the other ranks, tile by tile, to tiles that stay in the cache, and folds them
+/// Copies the parts of the other ranks into tiles that fit into the cache, one at a time, and folds them
 /// from there.
 Status PullExecutor::reduce(const Step& s) {
   Scratch& scratch = h_.scratch;

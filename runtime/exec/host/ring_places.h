@@ -6,14 +6,14 @@
 namespace ouro::rt {
 
 /// Assigns each round of an operation a place in the ring. Posts follow one another, also from operation to
-/// operation; one that does not fit before the end begins in front. All ranks run the same operations, so
-/// they agree without a word.
+/// operation; one that does not fit before the end begins at the start. All ranks run the same operations, so
+/// they agree without communication.
 class RingPlaces {
  public:
   /// `bytes`: of the ring, at least StagingView::least_ring(longest post of any operation).
   explicit RingPlaces(std::size_t bytes) : bytes_(bytes) {}
-  /// Begins an operation of which each round takes `span` bytes; 0: it does not use the ring. The one before
-  /// has had `rounds` rounds.
+  /// Begins an operation of which each round takes `span` bytes; 0: it does not use the ring. The operation
+  /// before has had `rounds` rounds.
   void begin(std::size_t span, std::uint64_t rounds) {
     if (span_ > 0 && rounds > 0) at_ = place(rounds - 1) + span_;
     span_ = span;

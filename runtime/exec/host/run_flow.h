@@ -6,7 +6,7 @@
 
 namespace ouro::rt {
 
-/// What planning needs to know about a flow (kernels/flow/traits.h), and the function that runs it.
+/// The properties of a flow that planning needs (kernels/flow/traits.h), and the function that runs it.
 struct HostFlow {
   HostRun run = nullptr;
   int chunks = 1;  ///< per round

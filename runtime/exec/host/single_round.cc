@@ -10,7 +10,7 @@ namespace ouro::rt {
 namespace {
 
 /// The parts of one operation, which the functions below combine. The overhead of instructions dominates a
-/// call of 8 bytes, so what a plan has decided is resolved at compile time.
+/// call of 8 bytes, so decisions of the plan are resolved at compile time.
 struct Round {
   HostResources& h;
   const Operation& op;
@@ -51,7 +51,7 @@ struct Round {
   }
 };
 
-/// For the root of a broadcast, and for the ranks of a reduce or a gather that are not the root.
+/// Runs on the root of a broadcast, and on the ranks of a reduce or a gather that are not the root.
 Status post_only(HostResources& h, InFlight& f) {
   Round r(h, f);
   OURO_TRY(r.rounds.begin(f, r.use));
@@ -61,19 +61,19 @@ Status post_only(HostResources& h, InFlight& f) {
   return {};
 }
 
-/// For the receivers of a broadcast.
+/// Runs on the receivers of a broadcast.
 Status read_root(HostResources& h, InFlight& f) {
   Round r(h, f);
   OURO_TRY(r.rounds.begin(f, r.use));
   const std::uint64_t round = r.rounds.first();
   OURO_TRY(r.rounds.wait_for(r.op.root, round, StagingView::kPosted));
   place(r.out, piece_at(r.rounds, r.use, r.rounds.of(r.op.root), round, 0), r.once.bytes);
-  if (r.n == 2) r.rounds.heard_all(round);
+  if (r.n == 2) r.rounds.note_all_posted(round);
   r.rounds.release();
   return {};
 }
 
-/// For all other cases.
+/// Runs in all other cases.
 template <bool kReduces, bool kOthers>
 Status meet(HostResources& h, InFlight& f) {
   Round r(h, f);
@@ -96,7 +96,7 @@ Status meet(HostResources& h, InFlight& f) {
       place(r.out + i * r.once.out_step, piece, r.once.bytes);
     }
   }
-  if (all) r.rounds.heard_all(round);
+  if (all) r.rounds.note_all_posted(round);
   if (kReduces && r.once.sources > 0) {
     h.scratch.sources[r.me] = r.in + r.me * r.once.in_step;
     h.scratch.factors[r.me] = r.op.op.scalar;

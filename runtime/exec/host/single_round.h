@@ -5,9 +5,9 @@
 
 namespace ouro::rt {
 
-/// The function that does what the steps of a staged flow amount to in a single round of even blocks in one
-/// buffer: one post, one wait for each rank that posts too, then a fold or copies. It depends on this rank's
-/// part in the operation. Precondition: `flow`, `once` and `reduces` of the plan are set.
+/// The function that has the same effect as the steps of a staged flow in a single round of even blocks in
+/// one buffer: one post, one wait for each rank that posts too, then a fold or copies. It depends on this
+/// rank's part in the operation. Precondition: `flow`, `once` and `reduces` of the plan are set.
 HostRun single_round(const Operation&, const ExecutionPlan&);
 /// Whether `run` is one of these functions.
 bool is_single_round(HostRun);

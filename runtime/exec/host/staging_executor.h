@@ -18,7 +18,7 @@ class StagingExecutor {
   Chunks chunks;
 
   Status begin(const InFlight& f) { return rounds_.begin(f, use_); }
-  // Inlined into a flow, whose verbs are literals, so that only one call per step remains.
+  // It is inlined into a flow, whose verbs are literals, so that only one call per step remains.
   Status hop(const flow::Step& s) {
     if (s.verb & flow::kPost) return s.verb & flow::kResult ? post_result(s) : post(s);
     if (s.verb & flow::kRelease) return end_round();

@@ -4,12 +4,12 @@
 namespace ouro::rt {
 namespace {
 
-/// Polls `done` at long intervals, for some 10 us in total, until it reaches `at_least`. For a root that has
-/// run as far ahead as it can: it waits for room for many rounds at once, because each load takes the
+/// Polls `done` at long intervals, for some 10 us in total, until it reaches `at_least`. Used by a root that
+/// has run as far ahead as it can: it waits for room for many rounds at once, because each load takes the
 /// counter's cache line away from the reader, which writes it in each round.
-void look_seldom(const Counter& done, std::uint64_t at_least) {
-  constexpr int kLooks = 16, kPauses = 32;
-  for (int look = 0; look < kLooks && load(done) < at_least; ++look)
+void poll_seldom(const Counter& done, std::uint64_t at_least) {
+  constexpr int kPolls = 16, kPauses = 32;
+  for (int polls = 0; polls < kPolls && load(done) < at_least; ++polls)
     for (int i = 0; i < kPauses; ++i) relax();
 }
 
@@ -24,7 +24,7 @@ Status StagingRounds::await_room(std::uint64_t round) {
     if (known < need) {
       Counter& done = *of(r).done;
       if (depth_ == StagingView::kArrivals && enough_cores_)
-        look_seldom(done, std::min(first_, need + depth_ / 2));
+        poll_seldom(done, std::min(first_, need + depth_ / 2));
       OURO_TRY(waiter_.until(done, need));
       known = load(done);
     }
@@ -38,7 +38,7 @@ Status StagingRounds::wait_long(int from, std::uint64_t round, StagingView::Phas
   const StagingView& theirs = of(from);
   std::uint64_t& word = theirs.arrival(round).word;
   OURO_TRY(waiter_.until({&word, theirs.sleepers}, StagingView::serial(round, phase)));
-  return heard(from, round, std::atomic_ref(word).load(std::memory_order_acquire));
+  return check_record(from, round, std::atomic_ref(word).load(std::memory_order_acquire));
 }
 
 Status StagingRounds::barrier() {

@@ -53,7 +53,8 @@ class StagingRounds {
   const StagingView& mine() const { return views_[rank_]; }
   const StagingView& of(int r) const { return views_[r]; }
 
-  /// Where in the ring of each rank its post of `round` begins, if posts of this operation are in the ring.
+  /// The place in each rank's ring at which its post of `round` begins, if posts of this operation are
+  /// in the ring.
   std::size_t place(std::uint64_t round) const { return ring_.place(round - first_); }
   /// Waits until all ranks have released the round that last used the memory of `round`. Called before
   /// anything is written to that memory.
@@ -78,10 +79,10 @@ class StagingRounds {
     const std::uint64_t seen = word.load(std::memory_order_acquire);
     if (!reached(static_cast<std::uint32_t>(seen), StagingView::serial(round, phase)))
       return wait_long(from, round, phase);
-    return heard(from, round, seen);
+    return check_record(from, round, seen);
   }
-  /// All other ranks have posted in `round`, so they have released all rounds before it.
-  void heard_all(std::uint64_t round) { all_released_ = std::max(all_released_, round); }
+  /// Notes that all other ranks have posted in `round`, so they have released all rounds before it.
+  void note_all_posted(std::uint64_t round) { all_released_ = std::max(all_released_, round); }
   /// Waits until all ranks have reached this barrier; at most two barriers per round.
   Status barrier();
   /// Releases the oldest open round: this rank has read it, so its memory may be reused.
@@ -104,7 +105,7 @@ class StagingRounds {
   Status wait_long(int from, std::uint64_t round, StagingView::Phase);
   /// Evaluates `seen`, the word of the arrival record of `from` in `round`: notes which rounds that rank has
   /// released, and returns a suspicion if the record belongs to another operation.
-  Status heard(int from, std::uint64_t round, std::uint64_t seen) {
+  Status check_record(int from, std::uint64_t round, std::uint64_t seen) {
     // A rank that has reached this round has released all rounds more than `ahead_` before it, so its `done`
     // need not be read.
     auto& known = known_done_[static_cast<std::size_t>(from)];

@@ -17,9 +17,9 @@ constexpr std::uint32_t kMessageSlotBytes = 16 << 10;
 constexpr transport::NetSlots kFarMessageSlots{Wiring::kFarMessageSlot, 16};
 
 /// Bytes of a staging slot in a group of n ranks; `wanted`: the configured size, or 0. With 128 KiB, two
-/// ranks keep their working set in their caches. In a round, more ranks wait longer for each other, so fewer
-/// and larger rounds pay off (measured with four: 1 MiB in 0.7 of the time). With many ranks, the larger
-/// slots would use too much memory.
+/// ranks keep their working set in their caches. More ranks wait longer for each other in each round, so
+/// fewer and larger rounds pay off (measured with four: 1 MiB in 0.7 of the time). With many ranks, the
+/// larger slots would use too much memory.
 std::size_t staging_bytes(std::size_t wanted, int n) {
   if (wanted > 0) return wanted;
   return n > 2 && n <= 16 ? 256 << 10 : 128 << 10;

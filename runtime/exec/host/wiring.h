@@ -25,7 +25,7 @@ struct SlotBytes {
   std::size_t eager = 0;    ///< an eager slot
   /// The ring of a staging buffer, at least StagingView::least_ring(staging); 0: there is none.
   std::size_t ring = 0;
-  /// Posts of up to so many bytes do not go round it: their slots stay in the nearest caches.
+  /// Posts of up to so many bytes do not use the ring: their slots fit into the nearest caches.
   std::size_t near = 4096;
 };
 

@@ -9,7 +9,7 @@ namespace ouro::rt {
 
 using flow::Step;
 
-// Bytes of a block that is reduced, then written to all outputs: few enough to stay in the L1 cache.
+// Bytes of a block that is reduced, then written to all outputs: few enough to fit into the L1 cache.
 constexpr std::size_t kMulticastBytes = 32 << 10;
 
 bool ZeroCopyExecutor::offer(const Context& context, const Operation& o, int rank, Arrival& record) {
@@ -67,8 +67,8 @@ Status ZeroCopyExecutor::multicast(const Step& s) {
   const ExecutionPlan& plan = chunks.plan;
   const Extent out = chunks.out(s.chunk);
   const bool reduces = (s.verb & flow::kPosted) != 0 && s.from == flow::kEveryone;
-  // In place, this rank has just read the lines that it writes to the others, if theirs is in place, too.
-  // Then the built-in kind is as fast between far cores and four times as fast between near ones (Zen 4).
+  // If the calls are in place, this rank has just read the lines that it writes to the others. Then the
+  // built-in kind is as fast between far cores and four times as fast between near ones (Zen 4).
   const bool has_read = reduces && chunks.op.in.data == chunks.op.out.data;
   const std::byte* source = nullptr;
   if (reduces)

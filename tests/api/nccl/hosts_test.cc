@@ -190,7 +190,7 @@ TEST(TimedRollCall, NeitherStrangersNorACrowdKeepARankOut) {
       EXPECT_EQ(ncclCommInitRank(&comm, kRanks + 1, id, r), ncclRemoteError);
     });
   for (auto& t : threads) t.join();
-  EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("100 of 101 ranks have come; ranks {100} have not"));
+  EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("100 of 101 ranks have reported; ranks {100} have not"));
   for (const int s : silent) close(s);
   unsetenv("OURO_JOIN_DEADLINE");
 }
@@ -218,7 +218,7 @@ void expect_told(const std::vector<std::pair<int, int>>& rank_of_world, const st
 
 TEST(RollCall, ARankThatComesTwiceEndsItForAll) {
   const std::string me = fmt::format("pid {} at ", getpid());
-  expect_told({{0, 3}, {1, 3}, {1, 3}}, fmt::format("rank 1 of 3 has come twice: {}", me));
+  expect_told({{0, 3}, {1, 3}, {1, 3}}, fmt::format("rank 1 of 3 has reported twice: {}", me));
 }
 
 /// A rank whose connection has broken reports again, while the listener still takes the first connection for

@@ -65,5 +65,5 @@ for options in ({{}}, dict(init_method="file://{empty}/store", rank=0, world_siz
     except Exception as e:
         print(type(e).__name__, e)""", **{name: "" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")})
     assert "environment variable RANK expected" in done.stdout, done
-    assert "the ranks do not come together: ranks [1, 2] of 3 have not come" in done.stdout, done
+    assert "the ranks do not meet: ranks [1, 2] of 3 have not arrived" in done.stdout, done
 print("what is missing is named")

@@ -258,9 +258,9 @@ def do(part):
                 except KeyboardInterrupt:
                     after.append(time.monotonic() - begin - 0.3)
             never = dist.FileStore(tempfile.mktemp(), 2)
-            for own, text in (0, "ranks [1] of 2 have not come (waited for 0:00:00.3"), (1, "rank 0 has not said where to meet (waited"):
+            for own, text in (0, "ranks [1] of 2 have not arrived (waited for 0:00:00.3"), (1, "rank 0 has not said where to meet (waited"):
                 meeting = rendezvous.Meeting(never, own, 2, datetime.timedelta(seconds=0.3))
-                places.raises(RuntimeError, "the ranks do not come together: " + text, lambda: meeting.meet(lambda: b""))
+                places.raises(RuntimeError, "the ranks do not meet: " + text, lambda: meeting.meet(lambda: b""))
             print("KeyboardInterrupt after {:.1f} s in the store, {:.1f} s in ouro".format(*after), flush=True)
         else:
             print("not interrupted rank", flush=True)

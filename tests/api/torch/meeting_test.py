@@ -10,12 +10,12 @@ import time
 
 import places
 
-COMES = r"the ranks do not come together: "
+COMES = r"the ranks do not meet: "
 PARTS = {  # part: exit codes, and the text from all ranks that survive
     "own store": ([0, 0], r"8 groups, one after another"),
     "sub-group": ([0, 0], r"4 groups of one name"),
     "left behind": ([0, 0], r"joined in spite of [34] stale keys"),
-    "own time-out": ([0, 0], COMES + r"ranks \[1\] of 2 have not come \(waited for 0:00:02\)|was not there"),
+    "own time-out": ([0, 0], COMES + r"ranks \[1\] of 2 have not arrived \(waited for 0:00:02\)|was not there"),
     "other ranks": ([0, 0, 0], COMES + r"rank (0 makes a group of ranks \[0, 1\], where rank [12] makes one of ranks \[0, 1, 2\]|"
                                        r"2 makes a group of ranks \[0, 1, 2\], where rank 0 makes one of ranks \[0, 1\]); all ranks must"),
     "other sizes": ([0, 0], COMES + r"rank 0 makes a group of ranks \[0, 1\], where rank 1 makes one of ranks \[0, 1, 2\]; all ranks must"),

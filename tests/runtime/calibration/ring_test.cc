@@ -82,7 +82,7 @@ TEST_F(Rings, AreUsedWhereTheyPay) {
       if (!context.impl()->cores().enough_for({0, 1})) return "one core";
       const auto why = context.world().explain(Collective::all_reduce, 4'000, DType::f32);
       OURO_RANK_OK(why.status());
-      const bool round = why->find("posts go round the ring") != std::string::npos;
+      const bool round = why->find("posts use the ring") != std::string::npos;
       OURO_RANK_CHECK(round == goes_round(context.world(), 4'000), "{}", *why);
       return round ? "round" : "slots";
     });

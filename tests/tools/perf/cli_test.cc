@@ -171,7 +171,7 @@ TEST(CommandLine, OnGpusContradictionsAreRefused) {
   refused({"-x", "1"}, "-x");
   refused({"-D", "1"}, "-D");
   refused({"-V", "4"}, "-V");
-  refused({"--tune", "x.json"}, "does not go with --tune");
+  refused({"--tune", "x.json"}, "cannot be combined with --tune");
   expect_refused({"all_reduce", "--device", "gpu"}, "--device");
   expect_refused({"all_reduce", "--events"}, "--device cuda");
   expect_refused({"all_reduce", "--limit"}, "--device cuda");

@@ -59,7 +59,8 @@ TEST_P(Output, AStuckReaderDoesNotHoldUpTheTimeout) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, test::kHang);
   const std::string err = slurp(dir_ / "err");
   EXPECT_NE(err.find("timeout after 1 s; still running: rank 0, 1\n"), std::string::npos) << err;
-  EXPECT_NE(err.find(" bytes of standard output are dropped: nobody read them in time\n"), std::string::npos)
+  EXPECT_NE(err.find(" bytes of standard output are dropped: they were not read in time\n"),
+            std::string::npos)
       << err;
 }
 

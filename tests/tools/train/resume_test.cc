@@ -102,7 +102,7 @@ TEST_F(Refusal, OfDamagedFiles) {
   expect_refused("another run: rank was 0 and is 1", base);
   fs::remove(second_);
   expect_refused("cannot be read", base);
-  expect_refused("rank 1 cannot go on, and says why", base);
+  expect_refused("rank 1 cannot continue, and prints the reason", base);
 }
 
 /// The numerical contract in force must match, however it was chosen; the device on which the run resumes

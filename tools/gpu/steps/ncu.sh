@@ -19,7 +19,7 @@ profile() { # NAME KERNELS LAUNCHES PROGRAM ARGUMENT...
   metrics+=,launch__registers_per_thread,sm__warps_active.avg.pct_of_peak_sustained_active
   metrics+=,l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio
   metrics+=,l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio
-  # The clocks stay as they are: the machine may be shared.
+  # The clocks are not changed: the machine may be shared.
   attempt "$log" 60 "$command" --clock-control none --csv --metrics "$metrics" -k "regex:$kernels" -c "$launches" "$@" || code=$?
   out_of_time $code "ncu, $name" && return
   if grep -qE 'ERR_NVGPUCTRPERM|LibraryNotLoaded|Failed to initialize the profiler' "$out/logs/$log.log"; then

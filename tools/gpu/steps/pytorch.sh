@@ -6,7 +6,7 @@ pytorch_step() {
   say "PyTorch on the same device"
   local code=0 name value unit
   if [[ -n ${OURO_FAKE_GPUS:-} ]]; then not_run "PyTorch" "it knows no fake GPU"; return; fi
-  # With its own libraries, not the bundle's.
+  # It runs with its own libraries, not the bundle's.
   attempt torch 90 env LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}" python3 "$here/gpu/torch_times.py" || code=$?
   out_of_time $code "PyTorch" && return
   if ((code == 77 || code == 127)); then not_run "PyTorch" "$(tail -1 "$out/logs/torch.log")"; return; fi

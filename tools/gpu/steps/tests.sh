@@ -29,8 +29,8 @@ examine() { # NAME FILE TEST
 }
 
 # Runs the tests of one program into its log. Ranks that are processes are forked from a process that has not used a GPU yet,
-# so each test of such ranks has a process of its own; all others share one, until one of them hangs. Sets `hangs` of the
-# caller.
+# so each test of such ranks has a process of its own; all others share one, until one of them hangs. Sets
+# `hangs` of the caller.
 all_tests_of() { # NAME FILE
   local name=$1 file=$2 code=0 one part=0 own=() some='*' hung=0 log not='' worst=0
   local alone='processes|Sharing|GpuMessages|KilledInMid|GraphsReplay'
@@ -63,7 +63,7 @@ all_tests_of() { # NAME FILE
     not+=$(sed -n 's/^\[ RUN      \] \([^ ]*\).*/:\1/p' "$out/logs/$log.log" | tr -d '\n')
     examine "$name" "$file" "$one"
   done
-  # One after the other: beside processes of other tests a device takes several times as long for each.
+  # These run one after the other: while processes of other tests use the device, each takes several times as long.
   for one in "${own[@]}"; do
     log=$name-own-$((++part)) code=0
     attempt "$log" 30 "$file" --gtest_filter="$one" || code=$?

@@ -15,7 +15,8 @@ figure() {
     return
   fi
   read -r bytes us < <(awk -F, '$1 ~ /^[0-9]+$/ { print $1, $6 }' "$out/logs/$name.log" | tail -1)
-  # Least bytes that go through memory: inputs read once, outputs written once, out of place (all_gather: size is the output).
+  # The least number of bytes that pass through memory: inputs read once, outputs written once, out of place (all_gather:
+  # size is the output).
   verdict=$(awk -v b="$bytes" -v us="$us" -v n="$n" -v kind="$kind" -v copy="${copy_gbs:-0}" \
     -v target="$target" 'BEGIN {
     moved = kind == "broadcast" || kind == "all_gather" ? (1 + n) * b : 2 * n * b

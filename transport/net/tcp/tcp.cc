@@ -51,8 +51,8 @@ struct TcpFabric::Engine {
   Thread thread;
 
   void move_all();
-  /// With several connections, one takes only one frame at a time, since the others cannot send what it
-  /// has taken.
+  /// With several connections, one takes only one frame at a time, since the others cannot send what
+  /// it has taken.
   std::size_t burst() const { return options.connections > 1 ? 1 : TcpConnection::kBurst; }
   void judge(TcpConnection& c, const Status& sent) {
     if (!sent.ok()) fail(c, sent);

@@ -45,8 +45,8 @@ class Ucx final : public UcxFabric {
     ucp_ep_h endpoint = nullptr;
     bool dropped = false, reported = false;
     Status broken;  // the reason why no data moves any more
-    // A connection that ends is made anew, until the peer is dropped or no connection was possible for
-    // too long.
+    // A connection that ends is made anew, until the peer is dropped or no connection was possible
+    // for too long.
     bool ended = false;           // the endpoint has to be closed
     bool resumed = false;         // chunks may be sent that have arrived already
     bool anew = false;            // a second endpoint was made

@@ -36,7 +36,7 @@ class OURO_API Array {
 
 /// @defgroup averages Training: averages, lists and gathers
 /// Collective over the group. Ranks first compare their arguments (one small reduction): if they differ, or
-/// one of the ranks refuses, every rank returns `invalid` and the group stays usable. Without a stream,
+/// one of the ranks refuses, every rank returns `invalid` and the group remains usable. Without a stream,
 /// they block; with one, they are enqueued, and the stream reports their outcome. Not allowed inside
 /// group_start (invalid).
 /// @{

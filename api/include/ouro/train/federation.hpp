@@ -23,9 +23,9 @@ namespace ouro::train {
 /// federation has nothing to average.
 /// @{
 
-/// How layers are grouped into messages and distributed over n streams. A bucket of *runs*: stream s = 0
-/// takes layers in order until they have at least (all elements) / n elements, then the next stream does; the
-/// last stream takes the rest.
+/// The ways to group layers into messages and to distribute these over n streams. A bucket of *runs*: stream
+/// s = 0 takes layers in order until they have at least (all elements) / n elements, then the next stream
+/// does; the last stream takes the rest.
 enum class Strategy : std::uint8_t {
   layer_by_layer,              ///< layer k on stream k mod n, one message per layer
   layer_by_layer_optimized,    ///< runs, one message per layer

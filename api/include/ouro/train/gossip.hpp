@@ -29,7 +29,7 @@ enum class RoundOrder { sequential, upstream };
 
 /// Called before each mix of a bucket, in the training thread. `row`: the row with which the exchange was
 /// launched; `neighbours`: sum of in.weight * x_in; `params`: the block, still as the last step left it.
-/// Needs params_in_bucket. Not for topologies that keep two vectors.
+/// Needs params_in_bucket. Must not be set for topologies that keep two vectors.
 using PreMix = std::function<Status(int bucket, const Row& row, CView neighbours, View params)>;
 
 /// Options of a GossipTrainer; must be equal on all ranks.
@@ -41,7 +41,7 @@ struct GossipOptions {
   double clip_norm = 0;                      ///< g *= min(1, clip_norm / (||g|| + 1e-6)); 0: no clipping
   ClipScope clip_scope = ClipScope::bucket;  ///< the gradients over which the norm is taken
   /// After the first step, values are views of their bucket's block: access them through params(); the
-  /// caller's memory is not touched any more. If false, values stay where they are, with the same results.
+  /// caller's memory is not touched any more. If false, values are not moved, with the same results.
   bool params_in_bucket = true;
   bool grads_in_bucket = false;  ///< the same for gradients
   bool average_buffers = false;  ///< global_average includes floating-point buffers
@@ -56,7 +56,7 @@ struct GossipOptions {
 
 /// Options of GossipTrainer::global_average().
 struct GlobalAverageOptions {
-  bool keep = false;      ///< true: the mean stays; false: the values are restored
+  bool keep = false;      ///< true: the mean is kept; false: the values are restored
   bool distance = false;  ///< fill in Average::distance
 };
 
@@ -121,7 +121,7 @@ class OURO_API GossipTrainer {
   /// gradients. Turn it off before the last micro-batch.
   void set_accumulate(bool on);
 
-  /// Where values and gradients are now: until the end of the first step, as they were given.
+  /// The present places of values and gradients: until the end of the first step, those that were given.
   std::span<const Param> params() const;
   std::span<const BucketLayout> buckets() const;  ///< empty before the end of the first step
   Status set_adaptive_factor(double a);           ///< adaptive factor of later mixes, in [0, 1]

@@ -148,8 +148,8 @@ OURO_API Result<Group> create_group(Context&, const Mesh&, std::string_view axis
 /// n / k federations of size k. Errors: invalid unless k > 0 divides n and k < n.
 OURO_API Result<std::vector<int>> federation_sizes(int n, int k);
 /// Sizes from XFFL_FEDERATED_LOCAL_WORLD_SIZE = "2,3", which counts nodes: each number times local_size.
-/// Unset or empty: no sizes, no federation. Errors: invalid (not a list of positive numbers, local_size
-/// below 1).
+/// Unset or empty: no sizes, no federation. Errors: invalid (not a list of positive numbers,
+/// local_size below 1).
 OURO_API Result<std::vector<int>> federation_sizes_from_env(int local_size);
 /// The cell of a host is the number formed by the digits of its name, div cell_size. Returns the lengths of
 /// the runs of hosts in one cell; empty if there is only one run. Errors: invalid (cell_size below 1, a name
@@ -169,14 +169,14 @@ OURO_API bool hybrid_shard(const ParallelLayout&);
 
 /// @}
 /// @defgroup replay_layouts Training: layouts with replay buffers
-/// N ranks, B buffers, A agent groups, C = 1 with a coordinator (rank N-1), T = N - B - C training ranks,
-/// G = T/A.
+/// N ranks, B buffers, A agent groups, C = 1 with a coordinator (rank N-1), T = N - B - C training
+/// ranks, G = T/A.
 /// @{
 
 /// Which ranks train and which keep a replay buffer.
 enum class RankRule {
-  /// Training ranks are 0..T-1, followed by buffers; buffer T + b serves the training ranks r with r mod B
-  /// = b.
+  /// Training ranks are 0..T-1, followed by buffers; buffer T + b serves the training ranks r with
+  /// r mod B = b.
   contiguous,
   /// Ranks are cut into B chunks, by host if B is divisible by the number of hosts; the last rank of a chunk
   /// is its buffer and serves the others. The first chunks are the larger ones.
@@ -212,8 +212,8 @@ class OURO_API RankLayout {
   std::optional<int> assigned_buffer(int rank) const;
   /// The training ranks that a buffer serves.
   std::optional<std::vector<int>> assigned_training_ranks(int rank) const;
-  /// The agent group of a training rank; with interleaved, also of a buffer: that of the first rank
-  /// it serves.
+  /// The agent group of a training rank; with interleaved, also of a buffer: that of the first
+  /// rank it serves.
   std::optional<int> agent_group_id(int rank) const;
   /// The groups to create, in this order: agent groups, all training ranks, the buffers if there are any.
   std::vector<std::vector<int>> groups() const;

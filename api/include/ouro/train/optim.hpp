@@ -58,8 +58,8 @@ struct SgdState {
   std::optional<View> master;
 };
 
-/// Kingma & Ba, ICLR 2015. decoupled: AdamW (Loshchilov & Hutter, ICLR 2019); otherwise the decay is added
-/// to g.
+/// Kingma & Ba, ICLR 2015. decoupled: AdamW (Loshchilov & Hutter, ICLR 2019); otherwise the decay is
+/// added to g.
 struct AdamOptions {
   double lr = 1e-3;          ///< learning rate
   double beta1 = .9;         ///< decay of the first moment
@@ -78,8 +78,8 @@ struct AdamState {
 };
 
 /// Adam whose moments are renewed once every accum_iter = K steps by the mean gradient of the window and are
-/// stored decayed (beta1 m, beta2 v); in between, each step uses the old moments and its own gradient. K = 1
-/// is Adam or AdamW, bit for bit in f64.
+/// stored decayed (beta1 m, beta2 v); all other steps use the old moments and their own gradient. K = 1 is
+/// Adam or AdamW, bit for bit in f64.
 struct AccumAdamOptions {
   double lr = 1e-3;         ///< learning rate
   double beta1 = .9;        ///< decay of the first moment
@@ -105,7 +105,7 @@ struct AccumAdamState {
 
 /// One step of SGD.
 OURO_API Status sgd(View p, CView g, SgdState&, const SgdOptions&, const Stream& = {});
-/// Without a step count: v starts at zero instead of undamped, so dampening is `invalid` here.
+/// This form has no step count: v starts at zero instead of undamped, so dampening is `invalid` here.
 OURO_API Status sgd(View p, CView g, View momentum, const SgdOptions&, const Stream& = {});
 /// One step of Adam, or of AdamW with options.decoupled.
 OURO_API Status adam(View p, CView g, AdamState&, const AdamOptions&, const Stream& = {});
@@ -136,7 +136,7 @@ OURO_API Status mix_accum_adam(View p, CView g, const Row&, CView neighbours, do
 OURO_API Status mix_and_pack(View p, std::optional<View> master, const Row&, CView neighbours,
                              double adaptive, View next_message, const Stream& = {});
 
-/// What loss scaling and clipping need to know before the update.
+/// The properties of gradients that loss scaling and clipping need before the update.
 struct GradientSurvey {
   bool finite = true;  ///< whether all elements are finite
   double norm = 0;     ///< L2 norm of g * inverse; infinite or NaN if not finite
@@ -186,8 +186,8 @@ class OURO_API Optimizer {
   /// other: a call follows the earlier steps of all its parameters, whichever streams these were on.
   virtual Status step(std::span<const Param>, const StepOptions& = {}, const Stream& = {}) = 0;
   virtual double lr() const = 0;  ///< learning rate of the next step
-  /// The next steps use the options of `other`, including its learning rate; the state stays. Captured graphs
-  /// keep their options. Errors, with nothing changed: unsupported (not an optimiser of this library),
+  /// The next steps use the options of `other`, including its learning rate; the state is kept. Captured
+  /// graphs keep their options. Errors, with nothing changed: unsupported (not an optimiser of this library),
   /// invalid (another rule, or different options that determine the stored state: momentum or none,
   /// accum_iter, master).
   virtual Status adopt_options(const Optimizer& other) {
@@ -197,9 +197,9 @@ class OURO_API Optimizer {
   /// Digest of the rule and the options it was made with, which ranks compare if they must have the same
   /// optimiser. 0: unknown.
   virtual std::uint64_t digest() const { return 0; }
-  /// Saves everything a step depends on besides parameters and gradients, including the learning rate,
-  /// in a form that does not depend on device, order of parameters or lazy_zero. Waits for enqueued
-  /// work, including graph replays on the stream that captured them; the caller must wait for replays on
+  /// Saves everything a step depends on besides parameters and gradients, including the learning rate, in a
+  /// form that does not depend on device, order of parameters or lazy_zero. Waits for enqueued work,
+  /// including graph replays on the stream that captured them; the caller must wait for replays on
   /// other streams.
   virtual Result<Bytes> save() = 0;
   /// Replaces the state by one that `save` of the same kind of optimiser returned; the next steps then have
@@ -224,7 +224,7 @@ OURO_API DecayGroups decay_groups(std::span<const std::string> names, DecayRule 
 struct OptimizerOptions {
   std::optional<DecayRule> decay_rule = {};  ///< none: all parameters decay
   /// 16-bit parameters get an f32 copy, made from them at the first step. From then on the copy is
-  /// authoritative: a value that anybody else writes to the parameter is lost at the next step.
+  /// authoritative: a value that other code writes to the parameter is lost at the next step.
   bool master = false;
 };
 /// @{

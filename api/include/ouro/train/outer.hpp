@@ -20,7 +20,7 @@ namespace ouro::train {
 /// Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 2. With the gradient g = x_o - x:
 /// m <- beta1 m - (1 - beta1) g;   x <- x + lr m / (sqrt v + tau);   v starts as tau^2 and becomes
 /// adagrad: v + g^2;  adam: beta2 v + (1 - beta2) g^2;  yogi: v - (1 - beta2) g^2 sign(v - g^2).
-/// No bias correction.
+/// There is no bias correction.
 enum class ServerRule : std::uint8_t { adagrad, adam, yogi };
 /// Options of a server rule, named as in the formulas above.
 struct ServerOptions {
@@ -58,7 +58,7 @@ struct OuterOptions {
 /// Keeps x_o, the parameters after the previous outer step. One step: g = x_o - x; one step of the optimiser
 /// on x_o with g; x <- x_o. A step that the optimiser refuses changes nothing. Applies to every parameter
 /// given to it; anything else (buffers, frozen parameters) keeps its aggregated value. The same inputs give
-/// the same bits, so ranks that agree stay in agreement.
+/// the same bits, so ranks that agree continue to agree.
 class OURO_API OuterOptimizer {
  public:
   /// x_o <- the current parameters. Errors: invalid (no optimiser, types, a name twice, a negative
@@ -95,9 +95,9 @@ OURO_API Status outer_step_from_models(std::span<const Param> base,
 /// @defgroup local_steps Training: local steps
 /// @{
 
-/// What sites exchange. exact: the parameters, as `aggregate` does. bf16: g, rounded. int8: g in blocks of
-/// 256 elements with one scale each (largest magnitude / 127), gathered in one message (whatever the
-/// strategy) and summed in site order; host memory only.
+/// The data that sites exchange. exact: the parameters, as `aggregate` does. bf16: g, rounded. int8: g in
+/// blocks of 256 elements with one scale each (largest magnitude / 127), gathered in one message (whatever
+/// the strategy) and summed in site order; host memory only.
 enum class DeltaFormat : std::uint8_t { exact, bf16, int8 };
 
 /// Options of LocalSteps; must be equal on all ranks.
@@ -108,13 +108,13 @@ struct LocalStepsOptions {
   OuterOptions outer = {};                 ///< options of the outer step
 };
 
-/// The loop of DiLoCo and FedAvg: each site trains on its own for inner_steps steps, then all take one
-/// outer step. In addition to what `aggregate` compares, the first round compares inner_steps, delta,
+/// The loop of DiLoCo and FedAvg: each site trains on its own for inner_steps steps, then all take one outer
+/// step. The first round compares, in addition to the comparison of `aggregate`, inner_steps, delta,
 /// clip_norm and the optimiser (Optimizer::digest): if they differ, every rank returns `invalid` and no
 /// parameter is touched.
 class OURO_API LocalSteps {
  public:
-  /// Does not communicate. Parameters that `aggregate.filter` leaves out stay local. Errors: as
+  /// Does not communicate. Parameters that `aggregate.filter` leaves out are not exchanged. Errors: as
   /// plan_aggregation and OuterOptimizer::create; invalid (inner_steps < 1), unsupported (bf16 or int8 on a
   /// GPU; int8 on several streams).
   static Result<LocalSteps> create(const LayoutGroups&, std::span<const Param>,

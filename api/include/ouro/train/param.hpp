@@ -12,7 +12,7 @@
 
 namespace ouro {
 using Bytes = std::vector<std::byte>;       ///< bytes that the holder owns
-using CBytes = std::span<const std::byte>;  ///< bytes owned by someone else
+using CBytes = std::span<const std::byte>;  ///< bytes that the holder does not own
 }  // namespace ouro
 
 /// Trainers, optimisers, topologies and layouts, for research trainers to embed.

@@ -1,5 +1,5 @@
-/// What a trainer reports to its user: load imbalance, step times, printing on one rank; and what it learns
-/// from its launcher. For users.
+/// Reports of a trainer to its user: load imbalance, step times, printing on one rank; and information from
+/// its launcher. For users.
 /// @file
 #pragma once
 #include <optional>

@@ -31,7 +31,7 @@ struct Message {
 /// 0..2^31-1. Ranks are those of the group. Thread-safe.
 class OURO_API Mailbox {
  public:
-  /// Collective over the group, which nothing else may use for messages. Waits for all ranks.
+  /// Collective over the group, which no other code may use for messages. Waits for all ranks.
   static Result<Mailbox> create(Group);
   int rank() const;  ///< the caller's rank in the group
   int size() const;  ///< number of ranks in the group
@@ -41,10 +41,10 @@ class OURO_API Mailbox {
   /// Copies the bytes and returns. Messages to different ranks do not wait for each other.
   Result<Work> isend(CBytes, int dst, int tag = 0);
   /// Receives the next message with this tag, of any length, from `src` or from any rank. `deadline` 0:
-  /// the group's. Errors: invalid, timeout (the message stays where it is), peer_lost (any rank of the
+  /// the group's. Errors: invalid, timeout (the message remains queued), peer_lost (any rank of the
   /// group died).
   Result<Message> recv(std::optional<int> src = {}, int tag = 0, Milliseconds deadline = Milliseconds(0));
-  /// Describes the message that recv would take, if it is here. Never blocks.
+  /// Describes the message that recv would take, if it has arrived. Never blocks.
   Result<std::optional<Received>> probe(std::optional<int> src = {}, int tag = 0);
   /// Waits for all messages that isend has started.
   Status drain(Milliseconds deadline = Milliseconds(-1));
@@ -80,7 +80,7 @@ struct OURO_API Roles {
 };
 /// Collective over the context's world: exchanges the hosts' identities (InitOptions::host_id; not if
 /// options.hosts names them), makes the layout and the groups. options.world_size is the context's, or 1 for
-/// "as it is". A deadline of 0 means 300 s. In a world of one rank: one training rank, and no communication.
+/// "as it is". A deadline of 0 means 300 s. A world of one rank has one training rank, and no communication.
 /// Errors, on every rank: invalid (options that differ between ranks, those of RankLayout::make).
 OURO_API Result<Roles> make_roles(Context&, RankLayoutOptions = {}, GroupOptions = {});
 
@@ -116,8 +116,8 @@ struct ReplayReport {
 OURO_API Result<ReplayReport> serve_replay(Mailbox&, int clients, const ReplayHandlers&,
                                            Milliseconds deadline = Milliseconds(0));
 
-/// When a client waits for the score of a submission: immediately, before the next submission, or only when
-/// it leaves.
+/// The time at which a client waits for the score of a submission: immediately, before the next submission,
+/// or only when it leaves.
 enum class Scoring : std::uint8_t { synchronous, deferred, asynchronous };
 
 /// One client of one manager. Not thread-safe; other clients of the same rank need other tags, hence

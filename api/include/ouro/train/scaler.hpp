@@ -24,8 +24,8 @@ struct GradScaler {
 
   /// Updates the scale after a step; `finite`: all gradients were finite.
   OURO_API void update(bool finite);
-  /// invalid: a scale that is not positive and finite, growth below 1, backoff outside (0, 1], interval
-  /// below 1.
+  /// invalid: a scale that is not positive and finite, growth below 1, backoff outside (0, 1],
+  /// interval below 1.
   OURO_API Status check() const;
 };
 

@@ -16,8 +16,8 @@ namespace ouro::train {
 /// The rate of update u = 0, 1, 2, ..., and the number of the next update. Copies are independent.
 ///
 /// A trainer queries the rate of update 0 when it begins, the rate of each update before making it, and the
-/// rate of the next one when its lr() is called. In addition, it queries some updates below known() to tell
-/// ranks whose schedules differ. An exception from `rate` ends the trainer as `invalid` on all ranks.
+/// rate of the next one when its lr() is called. It also queries some updates below known(), to detect ranks
+/// whose schedules differ. An exception from `rate` ends the trainer as `invalid` on all ranks.
 class OURO_API Schedule {
  public:
   /// Value of `known` for a schedule that has a rate for every update.

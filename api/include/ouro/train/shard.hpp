@@ -34,8 +34,8 @@ struct ShardOptions {
   /// over shards; updates wait for the end of the backward pass. 0: no clipping.
   double clip_norm = 0;
   /// From the start, values are views of their bucket's block: access them through params(); the caller's
-  /// memory is not touched any more. If false, values stay where they are, with the same results, at the cost
-  /// of one more copy.
+  /// memory is not touched any more. If false, values are not moved, with the same results, at the cost of
+  /// one more copy.
   bool params_in_bucket = true;
   /// The same for gradients, which are then reduced in place: their contents after a step are undefined.
   bool grads_in_bucket = false;
@@ -43,8 +43,8 @@ struct ShardOptions {
   /// A gradient that is missing at the end of a backward pass counts as zero, and zeros are written to it; if
   /// false, it is an error on all ranks.
   bool find_unused = false;
-  /// GradScaler::scale is the scale of the first step. ScalerScope::local is `invalid`: shards belong to
-  /// one model.
+  /// GradScaler::scale is the scale of the first step. ScalerScope::local is `invalid`: shards belong
+  /// to one model.
   std::optional<GradScaler> scaler{};
   Numerics numerics = Numerics::inherit;  ///< numerics of the reductions; inherit: the groups'
 };
@@ -68,7 +68,7 @@ struct ShardOptions {
 /// average_gradients and a step of the same optimiser, whatever the number of shards and the buckets;
 /// clipping adds the squares of gradients bucket by bucket and shard by shard, so the last bits of the norm
 /// depend on both. Shards and replicas: the mean of the means of the shard groups, rounded to the gradient's
-/// type in between. In every case all ranks hold the same bits.
+/// type in between. All ranks hold the same bits in every case.
 ///
 /// A training step is: begin_step; forward and backward pass, with grad_ready for each gradient;
 /// end_backward. One thread drives a trainer.
@@ -85,9 +85,9 @@ class OURO_API ShardedTrainer {
   /// (where a step waits for its gradients and cannot be captured into a graph). Errors: invalid (on all
   /// ranks: no parameter, a name or memory twice, a shape that does not fit, options).
   static Result<ShardedTrainer> create(Group& shards, std::vector<Param>, ShardOptions);
-  /// Hybrid (HSDP): the two sub-groups of this rank in a 2-D mesh, as create_groups returns them. All
-  /// members of `replicas` must have the same rank in their `shards`, and vice versa; otherwise `invalid` on
-  /// all ranks.
+  /// Hybrid (HSDP): the two sub-groups of this rank in a 2-D mesh, as create_groups returns them. All members
+  /// of `replicas` must have the same rank in their `shards`, and vice versa; otherwise `invalid`
+  /// on all ranks.
   static Result<ShardedTrainer> create(Group& shards, Group& replicas, std::vector<Param>, ShardOptions);
   /// Plain data parallelism (DDP): no shards, all-reduce of each bucket; each rank updates all parameters.
   static Result<ShardedTrainer> data_parallel(Group& replicas, std::vector<Param>, ShardOptions);
@@ -105,7 +105,7 @@ class OURO_API ShardedTrainer {
   /// gradients. Turn it off before the last micro-batch.
   void set_accumulate(bool on);
 
-  /// Where the whole values and gradients are.
+  /// The places of the whole values and gradients.
   std::span<const Param> params() const;
   /// Blocks consist of equal parts for all shards: rank r of the shard group has part r. Blocks may have
   /// equal lengths.
@@ -114,7 +114,7 @@ class OURO_API ShardedTrainer {
   std::span<const Param> shard() const;
   double lr() const;     ///< rate of the next update
   double scale() const;  ///< factor by which to multiply the loss; 1 without a scaler
-  /// Of the last step, before clipping; NaN unless clip_norm is set.
+  /// The norm of the last step's gradient, before clipping; NaN unless clip_norm is set.
   double grad_norm() const;
   std::int64_t steps() const;  ///< number of completed training steps, including skipped ones
 

@@ -121,8 +121,8 @@ OURO_API Status register_topology(std::string name, TopologyRule rule);
 
 /// y = row.self * x + sum of weight * x of each rank of row.in, in this order: x itself first, then by rank.
 /// x may be y. One vector is sent to each rank of row.out and one received from each of row.in; a rank
-/// without neighbours waits for nobody. If all weights are 1/n, as computed in double, y is the sum divided
-/// by n once. Errors: invalid (row, types, lengths), unsupported (vectors on a GPU).
+/// without neighbours does not wait. If all weights are 1/n, as computed in double, y is the sum divided by n
+/// once. Errors: invalid (row, types, lengths), unsupported (vectors on a GPU).
 OURO_API Status mix(Group&, const Row&, CView x, View y);
 OURO_API Result<Work> mix(Group&, const Row&, CView x, View y, const Stream&);  ///< the same on a stream
 /// Push-sum, for rows of which only the columns sum to 1: mixes the vector and this rank's weight (initially

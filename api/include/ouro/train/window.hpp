@@ -11,13 +11,13 @@
 namespace ouro::train {
 
 /// Each rank of a group exposes one array; all have equal count and type. Other ranks read, write and add to
-/// it while its owner does something else: only `create` and `fence` need the other side. The exposed array
-/// is the window's own copy, so training continues in private memory and nobody sees half-updated parameters.
-/// Each array has a lock: a call sees, and leaves, whole arrays (or the range that it names). Only for ranks
-/// of one host and host memory. Calls are thread-safe. A call waits for the lock until the group's deadline
-/// (`deadline`) or until the group has failed (returns its error: a dead rank may have held the lock).
-/// Additional errors of get, put and accumulate: invalid (rank, type, a range outside the array, null),
-/// unsupported (GPU memory).
+/// it while its owner does other work: only `create` and `fence` need the other side. The exposed array is
+/// the window's own copy, so training continues in private memory and no rank sees half-updated parameters.
+/// Each array has a lock: a call sees, and leaves, whole arrays (or the range that it names). Windows are
+/// only for ranks of one host and host memory. Calls are thread-safe. A call waits for the lock until the
+/// group's deadline (`deadline`) or until the group has failed (returns its error: a dead rank may have held
+/// the lock). Additional errors of get, put and accumulate: invalid (rank, type, a range outside the array,
+/// null), unsupported (GPU memory).
 class OURO_API Window {
  public:
   /// Collective. Exposes a copy of `initial`. Errors, on every rank: invalid (counts or types that differ,
@@ -37,7 +37,7 @@ class OURO_API Window {
   Status accumulate(int rank, CView in, ReduceOp = ReduceOp::sum, std::size_t offset = 0) const;
   /// put() to this rank's own array.
   Status publish(CView in) const { return put(rank(), in); }
-  /// How many times that rank's array has been written.
+  /// The number of times that rank's array has been written.
   Result<std::uint64_t> version(int rank) const;
   /// Collective: every call made before it on any rank is visible to all calls after it.
   Status fence() const;

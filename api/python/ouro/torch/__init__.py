@@ -66,7 +66,7 @@ def autoload():
 def stand_in(name):
     """From now on, ouro carries the groups of this name, such as "gloo", that are made in this process.
 
-    torch.distributed still reports `name`; carrier() tells which library carries a group. All ranks must call this. Raises
+    torch.distributed still reports `name`; carrier() names the library that carries a group. All ranks must call this. Raises
     ValueError for a name that PyTorch does not have, and for nccl before PyTorch 2.15.
     """
     import torch
@@ -104,7 +104,7 @@ def carrier(group=None, device=None):
 def register_memory(tensor, group=None):
     """Registers the storage of a CUDA tensor: where GPUs map each other, collectives of ouro use it in place.
 
-    `group`: None, the default one; its job counts. Returns an object with release(wait=2.0), which also goes with it. The
+    `group`: None, the default one; its job counts. Returns an object with release(wait=2.0), which also ends with it. The
     memory must stay with PyTorch's allocator until then: keep the tensor, and call no torch.cuda.empty_cache() before.
     Raises ValueError where ouro does not carry the group, DistBackendError where the memory cannot be registered; the text
     says why (expandable segments without a shareable handle type, for example).

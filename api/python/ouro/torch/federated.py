@@ -99,7 +99,7 @@ class FederatedAverage:
         return train.mean_loss(self.groups.federation, float(loss), length)
 
     def state_dict(self):
-        """The state that the next rounds depend on besides the module."""
+        """The state that the next rounds depend on in addition to the module."""
         if self._server is None:
             return {"steps": self._steps, "rounds": self._rounds}
         return {"server": self._plan.save()}

@@ -62,7 +62,7 @@ class GossipDataParallel(torch.nn.Module):
         entries = []
         for name, p in named:
             value, last = job.flat(p)
-            # Zeros for gradients that do not come; for host memory ouro provides them itself, at no cost.
+            # Zeros for missing gradients; for host memory ouro provides them itself, at no cost.
             zeros = torch.zeros_like(value) if find_unused and p.is_cuda and p.requires_grad else p.requires_grad
             entries.append((name, value, zeros, list(p.shape), last))
         scale = self._scaler and {"scale": self._scaler.get_scale(), "growth": self._scaler.get_growth_factor(),

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ouro.torch import build
 
 _PAUSES = (0.001, 0.05)  # seconds between polls of the store: the first, and the longest, for up to 256 ranks
-_LOOK = 0.5  # seconds between two looks at the other ranks while this one joins
+_CHECK_EVERY = 0.5  # seconds between two checks of the other ranks while this one joins
 _FOREVER = datetime.timedelta(days=365)
 _processes = {}  # global rank: the process of that rank, as of the last group that it has joined together with this one
 
@@ -43,7 +43,7 @@ def _born(pid):
 
 
 def _this_process():
-    """What _has_ended needs to know of this process. Its number tells others nothing if /proc is of another PID namespace."""
+    """The facts of this process that _has_ended needs. Its number means nothing to others if /proc is of another PID namespace."""
     pid = os.getpid()
     try:
         if os.readlink("/proc/self") != str(pid):
@@ -154,15 +154,15 @@ class Meeting:
     ranks that are in this attempt now. No rank waits for a key that may be removed, except one that it has just seen.
     """
 
-    def __init__(self, store, rank, size, timeout, members=None, cannot_come=lambda: ""):
-        """`members`: the global ranks of the group, by which errors name them. `cannot_come`: says why a rank cannot come, or ""."""
+    def __init__(self, store, rank, size, timeout, members=None, cannot_join=lambda: ""):
+        """`members`: the global ranks of the group, by which errors name them. `cannot_join`: says why a rank cannot join, or ""."""
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
-        self._members, self._cannot_come = members or list(range(size)), cannot_come
+        self._members, self._cannot_join = members or list(range(size)), cannot_join
         self._end = time.monotonic() + timeout.total_seconds()
-        self._call, self._seen, self._said = "", [], ""  # `seen`: this rank's call and others; ranks 0 that must hear of a failure
-        self._next_look = 0.0
+        self._call, self._seen, self._said = "", [], ""  # `seen`: this rank's call and others; ranks 0 that must be notified of a failure
+        self._next_check = 0.0
         self._kept = self._caller = None
-        self.processes = {}  # by global rank, of the ranks that have come
+        self.processes = {}  # by global rank, of the ranks that have arrived
 
     def __enter__(self):
         return self
@@ -171,7 +171,7 @@ class Meeting:
         if self._kept:
             self._kept.close()
         first = ""
-        with contextlib.suppress(Exception):  # the store may be gone, which is no failure now
+        with contextlib.suppress(Exception):  # the store may have ended, which is no failure now
             if error is None and self._rank == 0:
                 self._store.set("ouro/call", "null")
                 for key in (f"ouro/meeting/{self._call}", *(f"ouro/host/{r}" for r in range(1, self._size))):
@@ -186,27 +186,27 @@ class Meeting:
             self._fail(first)
 
     def left(self):
-        """Milliseconds until the ranks must have come together; at least one."""
+        """Milliseconds until all ranks must have joined; at least one."""
         return max(1, int((self._end - time.monotonic()) * 1000))
 
     def meet(self, new_id):
         """What all ranks must know: the id, and the host of each, and the place where hosts meet."""
         return self._invite(new_id) if self._rank == 0 else self._follow()
 
-    def look(self):
+    def check(self):
         """Raises if a rank that is to join has failed or ended. Called while this rank joins; asks every half a second."""
-        if time.monotonic() < self._next_look:
+        if time.monotonic() < self._next_check:
             return
-        self._next_look = time.monotonic() + _LOOK
+        self._next_check = time.monotonic() + _CHECK_EVERY
         failed = ""
-        with contextlib.suppress(Exception):  # the store may be gone, with a rank that served it and has joined and left
+        with contextlib.suppress(Exception):  # the store may have ended, with a rank that served it and has joined and left
             failed = self._failed(self._call)
         if failed := failed or _ended(self.processes):
             self._fail(failed)
 
     def _fail(self, text):
         self._said = text
-        raise RuntimeError(f"ouro.torch: the ranks do not come together: {text}")
+        raise RuntimeError(f"ouro.torch: the ranks do not meet: {text}")
 
     def _failed(self, call):
         """Why rank 0's attempt has failed, as the first one to notice has said; "": it has not."""
@@ -221,16 +221,16 @@ class Meeting:
 
     def _wait(self, ready, late):
         """Polls, so that signal handlers run in between and Ctrl-C works, and failures of other ranks are seen. `late`: says who
-        has not come. Store.wait could not be split: its errors differ by store."""
+        has not arrived. Store.wait could not be split: its errors differ by store."""
         pause, longest = _PAUSES[0], _PAUSES[1] * max(1, self._size / 256)
-        next_look = 0.0
+        next_check = 0.0
         while not ready():
             if self._call and (failed := self._failed(self._call)):
                 self._fail(failed)
-            if time.monotonic() > next_look:
-                if gone := _ended(self.processes) or self._cannot_come():
-                    self._fail(gone)
-                next_look = time.monotonic() + _LOOK
+            if time.monotonic() > next_check:
+                if reason := _ended(self.processes) or self._cannot_join():
+                    self._fail(reason)
+                next_check = time.monotonic() + _CHECK_EVERY
             if time.monotonic() > self._end:
                 self._fail(f"{late()} (waited for {self._timeout})")
             time.sleep(pause)
@@ -260,7 +260,7 @@ class Meeting:
 
         def late():
             missing = [self._members[r] for r in range(self._size) if r not in answers and not answered(r)]
-            return f"ranks {missing} of {self._size} have not come"
+            return f"ranks {missing} of {self._size} have not arrived"
 
         for rank in range(1, self._size):
             self._wait(lambda: answered(rank), late)
@@ -320,8 +320,8 @@ def _gpu():
     return torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
 
-def _cannot_come(adapter, members):
-    """Names a rank that cannot come to a new group: its process has ended, or the default group, if ouro carries it, has lost it.
+def _cannot_join(adapter, members):
+    """Names a rank that cannot join a new group: its process has ended, or the default group, if ouro carries it, has lost it.
     `members`: empty for the default group itself."""
     if not members or not dist.is_initialized():
         return ""
@@ -342,14 +342,14 @@ def create(options, backend_options, name):
     members = list(getattr(options, "global_ranks_in_group", None) or [])
     if not dist.is_initialized():
         _processes.clear()  # the ranks of another job have the same numbers
-    with Meeting(options.store, rank, size, timeout, members, lambda: _cannot_come(adapter, members)) as meeting:
+    with Meeting(options.store, rank, size, timeout, members, lambda: _cannot_join(adapter, members)) as meeting:
         met = meeting.meet(adapter.new_id)
         hosts = met["hosts"]
         here = [r for r, host in enumerate(hosts) if host == hosts[rank]]
         one = len(here) == size
         backend = adapter.join(id=bytes.fromhex(met["id"]), rank=rank, size=size, local_rank=here.index(rank), local_size=len(here),
                                gpu=_gpu(), host="" if one else hosts[rank], rendezvous=met["place"],
-                               timeout_ms=int(timeout.total_seconds() * 1000), join_ms=meeting.left(), look=meeting.look,
+                               timeout_ms=int(timeout.total_seconds() * 1000), join_ms=meeting.left(), check=meeting.check,
                                group=options.group_id or "", name=name)
     if members or not dist.is_initialized():  # else the group is of ranks whose numbers in the job are not known
         _processes.update(meeting.processes)

@@ -50,13 +50,13 @@ TEST(Refusals, Rounds) {
 
 TEST(Refusals, RanksThatNeverHearOfEachOther) {
   const std::string apart =
-      "topology: in none of its 1 rounds, nor through others, does rank 2 hear of rank 0; expected all ranks "
-      "connected";
+      "topology: in none of its 1 rounds, nor through others, does rank 2 receive from rank 0; "
+      "expected all ranks connected";
   EXPECT_EQ(rounds(4, {{{{0, 1}, 0.5}, {{2, 3}, 0.5}}}), apart);
   EXPECT_TRUE(
       Topology::from_rounds(4, {{{{0, 1}, 0.5}, {{2, 3}, 0.5}}, {{{0, 3}, 0.5}, {{1}, 1}, {{2}, 1}}}).ok());
   EXPECT_THAT(rounds(2, {{{{0, 1}, 1}}, {{{0}, 1}, {{1}, 1}}}), HasSubstr("none of its 2 rounds"));
-  EXPECT_THAT(matrices(2, {1, 0, 0, 1}), HasSubstr("rank 1 hear of rank 0"));
+  EXPECT_THAT(matrices(2, {1, 0, 0, 1}), HasSubstr("rank 1 receive from rank 0"));
   const double joined[] = {1, 0, 0, 1, .5, .5, .5, .5};
   EXPECT_TRUE(Topology::from_matrices(2, joined).ok());
   EXPECT_TRUE(Topology::from_rounds(1, {{{{0}, 1}}}).ok());

@@ -111,7 +111,7 @@ Backend::WorkPtr Backend::start(Call call, Body body) {
     work->complete(s);
     return {};  // the Work reports failures
   });
-  if (queued.test() && !queued.wait().ok()) {  // it was not taken: this is a forked child
+  if (queued.test() && !queued.wait().ok()) {  // the task was not accepted: this is a forked child
     --pending_;
     work->complete(queued.wait());
   }
@@ -239,7 +239,7 @@ void Backend::abort() {
 
 void Backend::shutdown() {
   if (stream_.valid()) (void)stream_.synchronize();
-  // Receives that nobody has answered end here, so that the process group does not wait for them.
+  // Receives without a message end here, so that the process group does not wait for them.
   MessageSet messages;
   {
     const std::lock_guard lock(mutex_);
@@ -252,7 +252,7 @@ void Backend::shutdown() {
 c10::intrusive_ptr<c10d::Backend> Backend::split(const c10::intrusive_ptr<c10d::Store>&,
                                                  const std::vector<int>& ranks,
                                                  const c10::intrusive_ptr<Options>& options) {
-  // PyTorch asks all ranks of the group for the part that some of them make.
+  // PyTorch calls this on all ranks of the group for the part that some of them make.
   if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
   std::vector<int> world;
   for (const int r : ranks) {

@@ -90,7 +90,7 @@ class Backend final : public c10d::Backend {
   WorkPtr recv(Tensors&, int from, int tag) override;
   WorkPtr recvAnysource(Tensors&, int tag) override;
 
-  // Since PyTorch 2.15 called under the first of each two names below, before that under the second.
+  // PyTorch calls each of these by the first of its two names since version 2.15, before that by the second.
   WorkPtr gathered(Tensors outputs, Tensors inputs, const c10d::AllgatherOptions&, c10d::OpType);
   WorkPtr scattered(Tensors outputs, Tensors inputs, const c10d::ReduceScatterOptions&, c10d::OpType);
   WorkPtr exchanged(Tensor& out, Tensor& in, const std::vector<std::int64_t>& out_sizes,
@@ -137,7 +137,7 @@ class Backend final : public c10d::Backend {
  private:
   /// The work of an operation, on this stream; without a stream, in the calling thread.
   using Body = std::function<Status(const Stream&)>;
-  /// What c10d specifies for a call.
+  /// The parts that c10d specifies for a call.
   struct Call {
     c10d::OpType op;
     const char* name;
@@ -150,7 +150,7 @@ class Backend final : public c10d::Backend {
   WorkPtr start_on_device(Call, const Body&);  ///< the same, for tensors on a GPU
   Result<MessageSet> messages();               ///< set_, made on first use
   using Posting = std::function<Status(MessageSet&, MessageSet::Then)>;
-  /// Sends or receives: `post` begins that, and `store` runs when it has ended well.
+  /// Sends or receives: `post` begins that, and `store` runs when it has succeeded.
   WorkPtr on_host(const Call&, const Posting& post, std::function<void()> store);
   /// The same for tensors on a GPU: `body` runs on the current stream; then `store`, after it in the stream.
   WorkPtr on_gpu(const Call&, std::function<Status(const Stream&)> body, std::function<void()> store);
@@ -186,7 +186,7 @@ class Backend final : public c10d::Backend {
   std::vector<WorkPtr> coalesced_;
   std::vector<Deferred> deferred_;
   std::atomic<bool> coalescing_{false};
-  PythonBlock batch_;             ///< where it began; guarded by Python's lock
+  PythonBlock batch_;             ///< the block in which it began; guarded by Python's lock
   std::atomic<int> pending_{0};   ///< collectives on stream_
   std::atomic<int> messages_{0};  ///< messages in set_ and lanes_
   /// Numbers of operations, and of monitored barriers among them.

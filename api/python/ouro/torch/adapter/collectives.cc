@@ -192,7 +192,7 @@ Status Backend::as_long_as_roots(at::Tensor* in, int root) {
   std::int64_t wanted = in->numel();
   const std::span<std::int64_t> word(&wanted, 1);
   OURO_TRY(ouro::broadcast(group_, word, word, root));
-  if (in->numel() >= wanted) return {};  // all ranks refuse longer ones
+  if (in->numel() >= wanted) return {};  // all ranks reject longer ones
   at::Tensor longer = at::zeros({wanted}, in->options());
   longer.narrow(0, 0, in->numel()).copy_(in->reshape({-1}));
   *in = std::move(longer);

@@ -31,7 +31,7 @@ class Lanes {
     idle_.pop_back();
     const Work queued = streams_[over].run([this, lane, over] { return run(lane, over); });
     if (!queued.test() || queued.wait().ok()) return {};
-    tasks_.erase(lane);  // it was not taken: this is a forked child
+    tasks_.erase(lane);  // the task was not accepted: this is a forked child
     idle_.push_back(over);
     return queued.wait();
   }

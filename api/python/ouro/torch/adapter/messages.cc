@@ -77,7 +77,7 @@ Backend::WorkPtr Backend::on_gpu(const Call& call, std::function<Status(const St
   return work;
 }
 
-/// The sender of a message from any source is known only when the message is here, which a stream cannot
+/// The sender of a message from any source is known only when the message has arrived, which a stream cannot
 /// report. The lane starts after the work that is in the stream now, and the Work ends when the tensor may be
 /// used in any stream.
 Backend::WorkPtr Backend::from_any_to_gpu(const Call& call, int tag, const Target& target) {
@@ -128,7 +128,7 @@ Backend::WorkPtr Backend::send(Tensors& tensors, int to, int tag) {
         [&](MessageSet& set, MessageSet::Then ended) {
           return set.send(bytes_of(from), to, tag, std::move(ended));
         },
-        [from] {});  // which keeps it alive until it is sent
+        [from] {});  // the capture keeps it alive until it is sent
   }
   const auto from = std::make_shared<at::Tensor>();
   return on_gpu(

@@ -24,9 +24,9 @@ pybind11::bytes new_id() {
   return {reinterpret_cast<const char*>(id.bytes), sizeof id.bytes};
 }
 
-/// Joins on a separate stream, so that Python's signal handlers and `look` run meanwhile; an exception from
+/// Joins on a separate stream, so that Python's signal handlers and `check` run meanwhile; an exception from
 /// one cancels joining, on all ranks.
-Result<Context> interruptibly(InitOptions o, const pybind11::function& look) {
+Result<Context> interruptibly(InitOptions o, const pybind11::function& check) {
   const auto cancel = std::make_shared<std::atomic<bool>>(false);
   o.cancel = cancel;
   Result<Context> joined = Status(Reason::invalid, "not joined");
@@ -48,11 +48,11 @@ Result<Context> interruptibly(InitOptions o, const pybind11::function& look) {
     }
     try {
       const pybind11::gil_scoped_acquire held;
-      look();
+      check();
     } catch (...) {
       stop();
       if (!joined.ok()) throw;
-      break;  // all had joined, and the one that is missed has left again
+      break;  // all had joined, and the missing one has left again
     }
   }
   return joined;
@@ -61,7 +61,7 @@ Result<Context> interruptibly(InitOptions o, const pybind11::function& look) {
 c10::intrusive_ptr<c10d::Backend> join(const std::string& id, int rank, int size, int local_rank,
                                        int local_size, std::optional<int> gpu, const std::string& host,
                                        const std::string& rendezvous, std::int64_t timeout_ms,
-                                       std::int64_t join_ms, const pybind11::function& look,
+                                       std::int64_t join_ms, const pybind11::function& check,
                                        const std::string& group, const std::string& name) {
   InitOptions o;
   TORCH_CHECK_VALUE(id.size() == sizeof(UniqueId::bytes), "ouro: an id of ", id.size(), " bytes");
@@ -73,7 +73,7 @@ c10::intrusive_ptr<c10d::Backend> join(const std::string& id, int rank, int size
   o.join_deadline = Milliseconds(join_ms), o.deadline = Milliseconds(timeout_ms);
   auto options = c10::make_intrusive<OptionsAsGloo>(Milliseconds(timeout_ms), group);
   const pybind11::gil_scoped_release unlocked;
-  auto job = std::make_shared<Job>(value_of(interruptibly(std::move(o), look)));
+  auto job = std::make_shared<Job>(value_of(interruptibly(std::move(o), check)));
   Group world = job->context.world();
   return c10::make_intrusive<Backend>(std::move(job), std::move(world), std::move(options), name);
 }
@@ -123,12 +123,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         "the interpreter ends. Releases the GIL.");
   m.def("join", &ouro::adapter::join,
         "Joins the job that `id`, the same on all ranks, names, within join_ms, and returns a c10d\n"
-        "Backend. Releases the GIL while it waits, and calls look() ten times a second, whose exception\n"
+        "Backend. Releases the GIL while it waits, and calls check() ten times a second, whose exception\n"
         "ends joining. Raises DistBackendError; ValueError if id is not 128 bytes.",
         pybind11::kw_only(), pybind11::arg("id"), pybind11::arg("rank"), pybind11::arg("size"),
         pybind11::arg("local_rank"), pybind11::arg("local_size"), pybind11::arg("gpu"), pybind11::arg("host"),
         pybind11::arg("rendezvous"), pybind11::arg("timeout_ms"), pybind11::arg("join_ms"),
-        pybind11::arg("look"), pybind11::arg("group"), pybind11::arg("name"));
+        pybind11::arg("check"), pybind11::arg("group"), pybind11::arg("name"));
   m.def(
       "lost",
       [](const c10::intrusive_ptr<c10d::Backend>& b) {

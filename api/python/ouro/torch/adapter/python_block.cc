@@ -29,7 +29,7 @@ bool PythonBlock::left() const {
   if (!Py_IsInitialized()) return false;
   const pybind11::gil_scoped_acquire held;
   if (!generator_) return false;
-  const auto generator = pybind11::handle(static_cast<PyObject*>(generator_.get()))();  // None: it is gone
+  const auto generator = pybind11::handle(static_cast<PyObject*>(generator_.get()))();  // None: destroyed
   return generator.is_none() || generator.attr("gi_frame").is_none();
 }
 

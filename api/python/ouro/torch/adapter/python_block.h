@@ -5,7 +5,7 @@
 namespace ouro::adapter {
 
 /// A context manager of Python that is a generator, as PyTorch's _coalescing_manager: it ends with the block,
-/// also by an exception, of which PyTorch does not tell. Calls take Python's lock.
+/// also by an exception, which PyTorch does not report. Calls take Python's lock.
 class PythonBlock {
  public:
   void enter();       ///< remembers the generator that calls, if one does; from Python 3.11 on

@@ -75,12 +75,12 @@ void Segments::add(std::uintptr_t address, std::size_t bytes) {
   if (made.ok()) {
     pieces_.insert_or_assign(address, Piece{bytes, std::move(*made)});
   } else if (!std::exchange(told_, true) && context_.active()) {
-    log_warning("segments of PyTorch's allocator go over slots: " + made.status().message());
+    log_warning("segments of PyTorch's allocator are copied through slots: " + made.status().message());
   }
 }
 
-/// What is registered may come again, as a whole or in part, or as part of more: an event and the snapshot
-/// that follow() takes may both report it.
+/// Registered memory may be reported again, as a whole, in part, or as part of more: by an event and by the
+/// snapshot that follow() takes.
 void Segments::mapped(std::uintptr_t address, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   const std::uintptr_t end = address + bytes;

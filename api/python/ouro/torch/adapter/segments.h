@@ -16,10 +16,10 @@ namespace ouro::adapter {
 /// allocator calls mapped() and unmapped() under its lock, so they take no lock of PyTorch or Python.
 class Segments {
  public:
-  /// nullptr where the context has no GPU, this adapter was compiled without the headers of CUDA, or
+  /// nullptr if the context has no GPU, this adapter was compiled without the headers of CUDA, or
   /// OURO_TORCH_REGISTER is 0. The context outlives it.
   static std::unique_ptr<Segments> follow(Context&);
-  /// Follows no allocator: knows what mapped() and unmapped() say. The context has a GPU and outlives it.
+  /// Follows no allocator: mapped() and unmapped() are its only input. The context has a GPU and outlives it.
   explicit Segments(Context& c) : context_(c), device_(c.device().index) {}
   ~Segments();
   Segments(const Segments&) = delete;

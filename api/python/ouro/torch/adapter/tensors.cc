@@ -12,7 +12,7 @@
 namespace ouro::adapter {
 namespace {
 
-/// The ouro type, and how many ouro elements form one element; 0: ouro lacks the type.
+/// The ouro type, and the number of ouro elements that form one element; 0: ouro lacks the type.
 struct Elements {
   DType dtype = DType::u8;
   std::size_t count = 0;

@@ -16,7 +16,7 @@
 namespace ouro::adapter {
 
 std::exception_ptr exception_of(const Status& s) {
-  // Programs look for the word "timeout", which the texts of c10d's backends contain.
+  // Programs search for the word "timeout", which the texts of c10d's backends contain.
   const char* const more = s.code() == Code::timeout ? "; the timeout of its process group or call" : "";
   return std::make_exception_ptr(c10::DistBackendError(
       {__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, c10::str(s.message(), more)));
@@ -105,7 +105,7 @@ void Work::complete(const Status& s) {
     status_ = s;
     after.swap(after_);
     future = future_, outcome = outcome_;
-    if (enqueued_.empty()) inputs_.clear();  // otherwise they are kept until somebody waits
+    if (enqueued_.empty()) inputs_.clear();  // otherwise they are kept until a thread waits
     if (recordFunctionEndCallback_) {
       recordFunctionEndCallback_();
       recordFunctionEndCallback_ = nullptr;
@@ -158,7 +158,7 @@ bool Work::wait(std::chrono::milliseconds timeout) {
     } else if (own && Clock::now() >= *own) {
       C10_THROW_ERROR(DistBackendError,
                       c10::str("ouro: deadline: ", title_, " seq ", seq_, " in group ", group_.name(),
-                               ": not over after ", timeout.count(), " ms of waiting; it goes on"));
+                               ": not over after ", timeout.count(), " ms of waiting; it continues"));
     } else {
       take_signals();
     }

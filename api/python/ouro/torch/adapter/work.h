@@ -55,7 +55,7 @@ class Work final : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return seq_; }
 
  private:
-  /// The stream of an operation on a GPU. Its end is recorded at once if it is async, or else when somebody
+  /// The stream of an operation on a GPU. Its end is recorded at once if it is async, or else when a thread
   /// waits in another stream.
   struct Enqueued {
     c10::Stream over;
