@@ -135,7 +135,7 @@ unset(ENV{OURO_FAKE_GPUS})
 # The tuner: a file for a few sizes, extended for another number of ranks; the library names the file as
 # the reason of its choice.
 set(tuned ${DIR}/perf_tuned.json)
-file(REMOVE ${tuned})
+file(REMOVE ${tuned} ${tuned}.new)
 set(few --tune ${tuned} -b 64 -e 4K)
 expect(1 "one rank has nothing to choose" ${few})
 expect(2 "--iters cannot be combined with --tune" ${few} -t 2 -n 5)
