@@ -13,7 +13,7 @@
 namespace ouro {
 namespace {
 
-TEST(DlpackForeign, TensorsOfTheOtherHeaderGoInAndComeOut) {
+TEST(DlpackForeign, TensorsOfAnotherHeaderAreImportedAndExported) {
   std::vector<float> data{1, 2, 3, 4, 5, 6};
   std::vector<std::int64_t> shape{2, 3};
   int freed = 0;

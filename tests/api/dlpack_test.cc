@@ -85,7 +85,7 @@ TYPED_TEST(Dlpack, WithoutADeleterNothingIsCalled) {
   EXPECT_EQ(p.freed, 0);
 }
 
-TYPED_TEST(Dlpack, EveryTypeGoesOutAndComesBack) {
+TYPED_TEST(Dlpack, EveryTypeIsExportedAndImportedUnchanged) {
   struct Code {
     DType dtype;
     int code, bits;
@@ -121,7 +121,7 @@ TYPED_TEST(Dlpack, EveryTypeGoesOutAndComesBack) {
   }
 }
 
-TYPED_TEST(Dlpack, OrdersAndShapesKeepTheirMeaning) {
+TYPED_TEST(Dlpack, OrderAndShapeSurviveExportAndImport) {
   std::vector<float> data(120);
   struct Case {
     Numbers shape;
@@ -154,7 +154,7 @@ TYPED_TEST(Dlpack, OrdersAndShapesKeepTheirMeaning) {
   }
 }
 
-TYPED_TEST(Dlpack, OffsetsOfAnyAlignmentAndStridesOfSingleRowsAreFine) {
+TYPED_TEST(Dlpack, UnalignedOffsetsAndStridesOfLengthOneAxesAreAccepted) {
   Producer<TypeParam> p({1, 3, 1}, {77, 1, -5});
   p->byte_offset = 6;
   auto in = from_dlpack(&p.tensor);
@@ -163,7 +163,7 @@ TYPED_TEST(Dlpack, OffsetsOfAnyAlignmentAndStridesOfSingleRowsAreFine) {
   EXPECT_THAT(in->strides(), ElementsAre(3, 1, 1));
 }
 
-TYPED_TEST(Dlpack, DevicesKeepTheirKind) {
+TYPED_TEST(Dlpack, EachDeviceTypeIsImportedAsItsSpaceAndDevice) {
   struct Case {
     DLDeviceType type;
     int id;
@@ -191,7 +191,7 @@ TYPED_TEST(Dlpack, DevicesKeepTheirKind) {
   (*made)->deleter(*made);
 }
 
-TYPED_TEST(Dlpack, WhatIsRefusedStaysWithTheCaller) {
+TYPED_TEST(Dlpack, RefusedTensorRemainsOwnedByTheCaller) {
   using P = Producer<TypeParam>;
   const auto refused = [](Numbers shape, Numbers strides, Reason reason, const std::string& words,
                           auto change) {
@@ -232,7 +232,7 @@ TYPED_TEST(Dlpack, WhatIsRefusedStaysWithTheCaller) {
   EXPECT_EQ(from_dlpack(static_cast<TypeParam*>(nullptr)).status().reason(), Reason::invalid);
 }
 
-TEST(DlpackVersioned, MajorVersionsAndReadOnlyAreRespected) {
+TEST(DlpackVersioned, OtherMajorVersionsAreRefusedAndReadOnlyIsHonoured) {
   using P = Producer<DLManagedTensorVersioned>;
   for (const std::uint32_t major : {0u, 2u, 0xffffffffu}) {
     P p({4});
@@ -259,7 +259,7 @@ TEST(DlpackVersioned, MajorVersionsAndReadOnlyAreRespected) {
   EXPECT_EQ(p.freed, 1);
 }
 
-TEST(DlpackVersioned, ReadOnlyGoesOutOnlyWithAVersion) {
+TEST(DlpackVersioned, ReadOnlyExportNeedsTheVersionedStruct) {
   std::vector<int> data(4);
   const Numbers shape{4};
   const View v{std::span(data)};
@@ -273,7 +273,7 @@ TEST(DlpackVersioned, ReadOnlyGoesOutOnlyWithAVersion) {
             Reason::unsupported);
 }
 
-TEST(DlpackOut, WrongShapesAreRefusedAndTheOwnerIsLetGo) {
+TEST(DlpackOut, WrongShapesAreRefusedAndTheOwnerIsReleased) {
   std::vector<int> data(6);
   auto owner = std::make_shared<int>(0);
   const auto reason = [&](View v, Numbers shape, Order order) {
@@ -308,7 +308,7 @@ TEST(DlpackOut, AnArrayLivesAsLongAsItsTensor) {
   }
 }
 
-TEST(Strided, OrdersAndViews) {
+TEST(Strided, OrderIsFoundFromStridesOrRefused) {
   std::vector<float> data(120);
   const Numbers image{2, 3, 4, 5}, first{60, 20, 5, 1}, last{60, 1, 15, 3};
   EXPECT_EQ(*order_of(image, first), Order::row_major);

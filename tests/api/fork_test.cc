@@ -110,7 +110,7 @@ TEST(ForkedChild, IsRefusedByGroupsAndWindowsOfItsParent) {
 }
 
 /// The device, its driver and the shared pages belong to the parent: the child must release nothing.
-TEST(ForkedChild, LetsGoOfWhatLiesOnAGpu) {
+TEST(ForkedChild, DropsGpuHandlesWithoutReleasingThem) {
   Context c = alone();
   if (c.device().kind != Device::Kind::cuda) GTEST_SKIP() << "no CUDA device";
   auto memory = c.alloc(4096, c.device());
@@ -145,7 +145,7 @@ constexpr const char* kDelay = "FORK_TEST_MICROSECONDS";
 
 /// The fork happens at any moment from the first setting that is read to the calibration, while one thread is
 /// starting the library. Run in separate programs, in which nothing of the library has been used before.
-TEST(ForkedChild, BeginsWhateverThreadsOfItsParentWereAt) {
+TEST(ForkedChild, BeginsWhateverItsParentsThreadsWereDoing) {
   if (kSanitizer) GTEST_SKIP() << "under a sanitizer: the child finds its locks held";
   if (const char* const delay = std::getenv(kDelay)) program(delay);
   for (const char* delay : {"0", "500", "1000", "2000", "4000", "7000", "12000", "20000", "30000", "45000"}) {

@@ -60,11 +60,11 @@ std::string meet(F&& change) {
   return said[0] + said[1];
 }
 
-TEST(Init, RanksOfOneHostMeetByAnAddressAlone) {
+TEST(Init, RanksOfOneHostJoinByAddressWithoutPort) {
   EXPECT_EQ("", meet([](InitOptions& o) { o.address = "127.0.0.1"; }));
 }
 
-TEST(Init, HostsMeetAtAnAddressAndAPort) {
+TEST(Init, RanksOfSeveralHostsJoinByAddressAndPort) {
   setenv("OURO_SOCKET_IFNAME", "lo", 1);
   setenv("OURO_INSECURE", "1", 1);
   const int port = free_port();
@@ -75,7 +75,7 @@ TEST(Init, HostsMeetAtAnAddressAndAPort) {
             }));
 }
 
-TEST(Init, RefusesWhatNamesNoJob) {
+TEST(Init, IncompleteJobOptionsAreRefused) {
   const auto code = [](const InitOptions& o) { return Context::create(o).status().code(); };
   EXPECT_EQ(code({.rank = 0}), Code::invalid);
   EXPECT_EQ(code({.world_size = 2}), Code::invalid);
@@ -86,7 +86,7 @@ TEST(Init, RefusesWhatNamesNoJob) {
 }
 
 /// On one host: settings that would stop the job on a cluster stop it here, too.
-TEST(Init, RefusesWhatOnlySeveralHostsWouldRead) {
+TEST(Init, WrongMultiHostSettingsAreRefusedOnOneHostToo) {
   const auto alone = [](std::vector<std::pair<const char*, const char*>> variables) {
     for (const auto& [name, value] : variables) setenv(name, value, 1);
     const Status s = Context::create({.rank = 0, .world_size = 1}).status();
@@ -132,7 +132,7 @@ TEST(Init, RefusesWhatOnlySeveralHostsWouldRead) {
 }
 
 /// There is a device, fake or real.
-TEST(Init, AGpuEachOrNone) {
+TEST(Init, OneGpuEachIsRefusedForMoreRanksThanGpus) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   const int gpus = gpu::gpu().devices();
   EXPECT_TRUE(Context::create({.rank = 0, .world_size = 1, .one_gpu_each = true}).ok());
@@ -144,7 +144,7 @@ TEST(Init, AGpuEachOrNone) {
 
 /// There is no memory for the stacks of so many threads: an error, and the threads that had started
 /// have ended.
-TEST(Init, ThreadsThatCannotBeHad) {
+TEST(Init, TooLittleMemoryForThreadsIsAnError) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "under a sanitizer: it reserves more addresses than the limit of this test";
 #endif
@@ -189,7 +189,7 @@ TEST(TimedInit, JoiningCanBeCancelled) {
   }
 }
 
-TEST(Init, AGroupTellsInOneLoadWhetherItHasFailed) {
+TEST(Init, GroupReportsAnAbortByFailedOnAllRanks) {
   auto contexts = Context::threads(2);
   ASSERT_TRUE(contexts.ok());
   Group &one = (*contexts)[0].world(), &two = (*contexts)[1].world();
@@ -250,7 +250,7 @@ TEST(Init, RefusesOptionsThatMeanNothing) {
 
 /// A receive that requires an exact length reports any other, in the caller and on a stream; the message
 /// stays queued.
-TEST(Messages, CanBeExpectedExactly) {
+TEST(Messages, ReceiveOfAnExactLengthRefusesAnyOther) {
   auto contexts = Context::threads(2);
   ASSERT_TRUE(contexts.ok());
   Group &one = (*contexts)[0].world(), &two = (*contexts)[1].world();

@@ -21,7 +21,7 @@ std::vector<int> all_of(int n) {
 }
 
 /// The group ends with its last handle, not before, and then on all ranks.
-TEST(GroupsCopies, AreHandlesOfOneGroup) {
+TEST(GroupsCopies, GroupEndsWithItsLastHandle) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               auto made = c.group(all_of(2), "copied");
               OURO_RANK_OK(made);
@@ -44,7 +44,7 @@ TEST(GroupsCopies, AreHandlesOfOneGroup) {
             }));
 }
 
-TEST(GroupsDeadline, IsTheOneThatWasChosen) {
+TEST(GroupsDeadline, ChosenDeadlineOverridesThatOfTheContext) {
   InitOptions o = quick_options();
   o.deadline = 21s;
   EXPECT_EQ("", run_threads(
@@ -116,7 +116,7 @@ TEST_P(SharedMemory, IsMappedByAllRanks) {
             }));
 }
 
-TEST(SharedMemoryErrors, AreToldToAllRanks) {
+TEST(SharedMemoryErrors, AreReportedOnAllRanks) {
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
               const auto refused = c.world().alloc_shared(c.rank() == 1 ? std::size_t{1} << 60 : 64);
               OURO_RANK_CHECK(!refused.ok(), "rank 1 asked for too much");
@@ -134,7 +134,7 @@ TEST(SharedMemoryErrors, AreToldToAllRanks) {
   EXPECT_EQ(Group().alloc_shared(8).status().reason(), Reason::invalid);
 }
 
-TEST(InBatch, IsOfTheThread) {
+TEST(InBatch, IsTrueOnlyInTheThreadThatStartedTheBatch) {
   EXPECT_FALSE(in_batch());
   group_start();
   EXPECT_TRUE(in_batch());
@@ -167,7 +167,7 @@ TEST(GroupsMix, AddsWeightedNeighbours) {
             }));
 }
 
-TEST(LogWarning, IsOneOfTheLibrarysOwn) {
+TEST(LogWarning, BecomesTheLastWarningOfTheLog) {
   log_warning("a library on top says so");
   EXPECT_EQ(log::last_warning(), "a library on top says so");
 }

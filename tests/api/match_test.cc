@@ -49,7 +49,7 @@ class MessagesMatched : public ::testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, MessagesMatched, ::testing::Values(Mode::threads, Mode::processes),
                          [](const auto& mode) { return name(mode.param); });
 
-TEST_P(MessagesMatched, ComeWholeWhateverTheirLength) {
+TEST_P(MessagesMatched, MatchedMessageOfAnyLengthIsReceivedWhole) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ("", run(GetParam(), 2, [](Context& c) -> std::string {
               constexpr std::size_t kLengths[] = {0, 1, 1000, 3'000'000};  // the last one needs many slots
@@ -73,7 +73,7 @@ TEST_P(MessagesMatched, ComeWholeWhateverTheirLength) {
 }
 
 /// Two messages are set aside and received in another order; meanwhile an ordinary receive gets the third.
-TEST_P(MessagesMatched, AreForNobodyElse) {
+TEST_P(MessagesMatched, MatchedMessageIsHiddenFromOtherReceivesAndProbes) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ("", run(GetParam(), 2, [](Context& c) -> std::string {
               Group& g = c.world();
@@ -101,7 +101,7 @@ TEST_P(MessagesMatched, AreForNobodyElse) {
 }
 
 /// If its handle is dropped, a message returns to its place: the order of its source and tag is kept.
-TEST_P(MessagesMatched, GoBackToTheirPlace) {
+TEST_P(MessagesMatched, DroppedMessageReturnsToItsPlaceInTheQueue) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ("", run(GetParam(), 2, [](Context& c) -> std::string {
               Group& g = c.world();
@@ -130,7 +130,7 @@ TEST_P(MessagesMatched, GoBackToTheirPlace) {
 }
 
 /// A receive that is already waiting gets the message whose handle is dropped.
-TEST(MessagesMatchedThreads, GoBackToWhoWaits) {
+TEST(MessagesMatchedThreads, DroppedMessageIsGivenToAWaitingReceive) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               Group& g = c.world();
               const int word = 77;
@@ -156,7 +156,7 @@ TEST(MessagesMatchedThreads, GoBackToWhoWaits) {
 }
 
 /// Threads that receive from any source share the messages: each arrives once and unchanged.
-TEST(MessagesMatchedThreads, TakeEachMessageOnce) {
+TEST(MessagesMatchedThreads, ReceivesFromAnySourceGetEachMessageOnce) {
   constexpr int kEach = 300, kThreads = 3;
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
               Group& g = c.world();
@@ -222,7 +222,7 @@ Status send_half(Context& c, pid_t* sender) {
 }
 
 /// Half of a long message has arrived when its receive gives up: the message goes to the next receive.
-TEST(MessagesThatWait, GoToTheNextReceive) {
+TEST(MessagesHalfArrived, AreGivenToTheNextReceiveAfterATimeout) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   EXPECT_EQ("", run_processes(2, [](Context& c) -> std::string {
               Group& g = c.world();
@@ -248,7 +248,7 @@ TEST(MessagesThatWait, GoToTheNextReceive) {
 
 /// Two threads receive the same message, of which half has arrived: one gets it, the other gets an error
 /// at once.
-TEST(MessagesThatWait, AreReceivedByOneThread) {
+TEST(MessagesHalfArrived, AreReceivedByOnlyOneOfTwoThreads) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   EXPECT_EQ("", run_processes(2, [](Context& c) -> std::string {
               Group& g = c.world();
@@ -287,7 +287,7 @@ TEST(MessagesThatWait, AreReceivedByOneThread) {
 
 /// A handle may be kept longer than its group is open: its use returns an error, and creates no links for a
 /// closed group.
-TEST_P(MessagesMatched, MayOutliveTheirGroup) {
+TEST_P(MessagesMatched, HandleKeptAfterItsGroupIsClosedReturnsAnError) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ("", run(GetParam(), 2, [](Context& c) -> std::string {
               const int both[] = {0, 1};
@@ -315,7 +315,7 @@ TEST_P(MessagesMatched, MayOutliveTheirGroup) {
             }));
 }
 
-TEST(MessagesMatchedThreads, RefuseWhatCannotBe) {
+TEST(MessagesMatchedThreads, WrongArgumentsAreRefused) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               Group& g = c.world();
               const auto invalid = [](const Status& s) { return s.reason() == Reason::invalid; };

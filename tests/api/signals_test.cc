@@ -150,13 +150,15 @@ struct SignalsUcx : Signals {
   }
 };
 
-TEST_F(Signals, ReachWhoWaitsForThem) {
+TEST_F(Signals, AreNotTakenByThreadsOfTheLibrary) {
   signals_are_ours(3, {"ouro-watch", "ouro-net", "ouro-progress", "ouro-stream"});
 }
-TEST_F(SignalsUcx, ReachWhoWaitsForThem) { signals_are_ours(2, {"ouro-watch", "ouro-net", "ouro-progress"}); }
+TEST_F(SignalsUcx, AreNotTakenByThreadsOfTheLibrary) {
+  signals_are_ours(2, {"ouro-watch", "ouro-net", "ouro-progress"});
+}
 
 /// Joining leaves the signal mask of the calling thread unchanged.
-TEST_F(Signals, MaskOfTheCallerStays) {
+TEST_F(Signals, JoiningKeepsTheCallersSignalMask) {
   sigset_t before, after;
   pthread_sigmask(SIG_SETMASK, nullptr, &before);
   auto contexts = Context::threads(2, test::quick_options());

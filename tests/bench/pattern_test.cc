@@ -47,7 +47,7 @@ TEST(Pattern, OutputsStartAsNanAndAreAllWrong) {
   EXPECT_EQ(wrong(d.call, 0, kRanks, kSalt), static_cast<std::int64_t>(kBlock));
 }
 
-TEST(Pattern, ExactSumsPassAndOneElementIsSeen) {
+TEST(Pattern, ExactSumsPassAndOneWrongElementIsCounted) {
   Data d = reduced();
   EXPECT_EQ(wrong(d.call, 1, kRanks, kSalt), 0);
   EXPECT_GT(wrong(d.call, 1, kRanks, kSalt + 1), 0) << "a result of another call must not pass";
@@ -55,7 +55,7 @@ TEST(Pattern, ExactSumsPassAndOneElementIsSeen) {
   EXPECT_EQ(wrong(d.call, 1, kRanks, kSalt), 1);
 }
 
-TEST(Pattern, BlocksThatChangePlacesAreSeen) {
+TEST(Pattern, SwappedBlocksAreDetected) {
   Data d(Collective::all_gather, kBlock, kRanks * kBlock);
   for (int r = 0; r < kRanks; ++r) {
     Data of(Collective::all_reduce, kBlock, kBlock);

@@ -40,12 +40,12 @@ void check(Copy copy, std::size_t bytes, std::size_t to_shift, std::size_t from_
   for (const std::byte* p = at + bytes; p < to.data() + to.size(); ++p) ASSERT_EQ(*p, std::byte{0xEE});
 }
 
-TEST_P(Copies, EveryLengthAndAlignment) {
+TEST_P(Copies, CopyEveryLengthAndAlignment) {
   for (std::size_t bytes = 0; bytes < 300; bytes += bytes < 140 ? 1 : 13)
     for (const std::size_t to : {0, 1, 8, 31, 63})
       for (const std::size_t from : {0, 3, 16, 64}) check(GetParam(), bytes, to, from);
 }
-TEST_P(Copies, AroundTheBorders) {
+TEST_P(Copies, CopyLengthsAroundTheLimitsBetweenLoops) {
   for (const std::size_t bytes : {1023, 1024, 1025, 4095, 4096, 4097, 65'536, 131'073})
     for (const std::size_t to : {0, 1, 32})
       for (const std::size_t from : {0, 5}) check(GetParam(), bytes, to, from);
@@ -69,10 +69,10 @@ TEST_P(StreamLoops, CopyEveryLengthAndAlignment) {
       for (const std::size_t from : {0, 3, 32}) check(copy_stream, bytes, to, from);
   check(copy_stream, 131'073, 17, 5);
 }
-TEST(StreamLoop, UnknownIsRefused) { EXPECT_FALSE(use_stream_loop("neon9")); }
+TEST(StreamLoop, UnknownNameIsRefused) { EXPECT_FALSE(use_stream_loop("neon9")); }
 
 /// Each kind in force, at sizes of all classes and around the limits between them.
-TEST(CopyKinds, EachCopiesTheSame) {
+TEST(CopyKinds, EachKindCopiesTheSameBytes) {
   for (const auto& [memory, copy] :
        {std::pair<Shared, Copy>{Shared::slot, copy_slot}, {Shared::buffer, copy_buffer}}) {
     for (std::size_t k = 0; k < kCopyKinds; ++k) {
@@ -86,13 +86,13 @@ TEST(CopyKinds, EachCopiesTheSame) {
     set_copy_kinds(memory, kDefaultCopyKinds);
   }
 }
-TEST(CopyKinds, AClassReachesToTheMeanOfTwoSizes) {
+TEST(CopyKinds, SizeClassesMeetAtTheGeometricMean) {
   for (std::size_t i = 0; i < kCopySizes.size(); ++i) EXPECT_EQ(copy_size_class(kCopySizes[i]), i);
   for (const auto& [bytes, expected] :
        {std::pair{16'383, 0}, {16'384, 1}, {131'071, 1}, {131'072, 2}, {524'287, 2}, {524'288, 3}})
     EXPECT_EQ(copy_size_class(static_cast<std::size_t>(bytes)), static_cast<std::size_t>(expected)) << bytes;
 }
-TEST(CopyKinds, AreKeptByClass) {
+TEST(CopyKinds, AreKeptForEachSizeClassAndMemory) {
   const CopyKinds mixed = {CopyKind::rep, CopyKind::stream, CopyKind::plain, CopyKind::prefetch};
   set_copy_kinds(Shared::buffer, mixed);
   EXPECT_EQ(copy_kinds(Shared::buffer), mixed);

@@ -106,7 +106,7 @@ TYPED_TEST(SmallFloat, WidensEveryValueExactly) {
   }
 }
 
-TYPED_TEST(SmallFloat, NarrowsAtEveryBoundary) {
+TYPED_TEST(SmallFloat, NarrowsCorrectlyAtEveryRoundingBoundary) {
   for (float x : boundaries<TypeParam>())
     ASSERT_EQ(+narrow<TypeParam>(x).bits, reference::encode(kType<TypeParam>, x)) << std::hexfloat << x;
 }
@@ -133,7 +133,7 @@ TYPED_TEST(SmallFloat, AgreesWithCuda) {
 }
 
 /// The vectorised conversions inside the loops equal those of arith, bit for bit.
-TYPED_TEST(SmallFloat, LoopsConvertAlike) {
+TYPED_TEST(SmallFloat, HostLoopsConvertToTheSameBits) {
   const std::vector<float> in = boundaries<TypeParam>();
   const std::vector<TypeParam> all = all_values<TypeParam>();
   std::vector<TypeParam> narrowed(in.size());

@@ -77,20 +77,24 @@ class GpuCollectLanes : public testing::Test {
   LaneRunner runner;
 };
 
-TEST_F(GpuCollectLanes, AllReduce) { every_reduction(runner, Collective::all_reduce); }
-TEST_F(GpuCollectLanes, ReduceScatter) { every_reduction(runner, Collective::reduce_scatter); }
-TEST_F(GpuCollectLanes, Broadcast) { every_movement(runner, Collective::broadcast); }
-TEST_F(GpuCollectLanes, AllGather) { every_movement(runner, Collective::all_gather); }
-TEST_F(GpuCollectLanes, AllToAll) { every_movement(runner, Collective::all_to_all); }
-TEST_F(GpuCollectLanes, UnevenReduceScatter) { every_uneven(runner, Collective::reduce_scatter); }
-TEST_F(GpuCollectLanes, UnevenAllToAll) { every_uneven_pair(runner); }
-TEST_F(GpuCollectLanes, ManyRanksAndMissingOutputs) { many_ranks(runner); }
-TEST_F(GpuCollectLanes, LargeCounts) { large_counts(runner, 20011); }
-TEST_F(GpuCollectLanes, Hops) { every_hop(runner); }
-TEST_F(GpuCollectLanes, PartsOfAMessage) { every_gather(runner); }
+TEST_F(GpuCollectLanes, AllReduceEqualsTheHostLoops) { every_reduction(runner, Collective::all_reduce); }
+TEST_F(GpuCollectLanes, ReduceScatterEqualsTheHostLoops) {
+  every_reduction(runner, Collective::reduce_scatter);
+}
+TEST_F(GpuCollectLanes, BroadcastEqualsTheHostLoops) { every_movement(runner, Collective::broadcast); }
+TEST_F(GpuCollectLanes, AllGatherEqualsTheHostLoops) { every_movement(runner, Collective::all_gather); }
+TEST_F(GpuCollectLanes, AllToAllEqualsTheHostLoops) { every_movement(runner, Collective::all_to_all); }
+TEST_F(GpuCollectLanes, UnevenReduceScatterEqualsTheHostLoops) {
+  every_uneven(runner, Collective::reduce_scatter);
+}
+TEST_F(GpuCollectLanes, UnevenAllToAllEqualsTheHostLoops) { every_uneven_pair(runner); }
+TEST_F(GpuCollectLanes, ManyRanksAndMissingOutputsEqualTheHostLoops) { many_ranks(runner); }
+TEST_F(GpuCollectLanes, LargeCountsEqualTheHostLoops) { large_counts(runner, 20011); }
+TEST_F(GpuCollectLanes, HopsEqualTheHostLoops) { every_hop(runner); }
+TEST_F(GpuCollectLanes, PartsOfAMessageEqualTheHostLoops) { every_gather(runner); }
 
 /// Every kernel is tested with lanes.
-TEST_F(GpuCollectLanes, EveryKernelHasABody) {
+TEST_F(GpuCollectLanes, EveryKernelIsRunWithLanes) {
   for (const Kernel* k : collect_kernels()) EXPECT_TRUE(bodies().contains(k->name)) << k->name;
   EXPECT_EQ(bodies().size(), collect_kernels().size());
 }

@@ -38,26 +38,28 @@ class GpuCollect : public testing::Test {
   HostRunner runner;
 };
 
-TEST_F(GpuCollect, AllReduce) { every_reduction(runner, Collective::all_reduce); }
-TEST_F(GpuCollect, Reduce) { every_reduction(runner, Collective::reduce); }
-TEST_F(GpuCollect, ReduceScatter) { every_reduction(runner, Collective::reduce_scatter); }
-TEST_F(GpuCollect, Broadcast) { every_movement(runner, Collective::broadcast); }
-TEST_F(GpuCollect, AllGather) { every_movement(runner, Collective::all_gather); }
-TEST_F(GpuCollect, Gather) { every_movement(runner, Collective::gather); }
-TEST_F(GpuCollect, Scatter) { every_movement(runner, Collective::scatter); }
-TEST_F(GpuCollect, AllToAll) { every_movement(runner, Collective::all_to_all); }
-TEST_F(GpuCollect, UnevenReduceScatter) { every_uneven(runner, Collective::reduce_scatter); }
-TEST_F(GpuCollect, UnevenAllGather) { every_uneven(runner, Collective::all_gather); }
-TEST_F(GpuCollect, UnevenGather) { every_uneven(runner, Collective::gather); }
-TEST_F(GpuCollect, UnevenScatter) { every_uneven(runner, Collective::scatter); }
-TEST_F(GpuCollect, UnevenAllToAll) { every_uneven_pair(runner); }
-TEST_F(GpuCollect, ManyRanksAndMissingOutputs) { many_ranks(runner); }
-TEST_F(GpuCollect, LargeCounts) { large_counts(runner, 20011); }
-TEST_F(GpuCollect, Hops) { every_hop(runner); }
-TEST_F(GpuCollect, PartsOfAMessage) { every_gather(runner); }
-TEST_F(GpuCollect, HopWeights) { weighted_hops(runner); }
+TEST_F(GpuCollect, AllReduceEqualsTheHostLoops) { every_reduction(runner, Collective::all_reduce); }
+TEST_F(GpuCollect, ReduceEqualsTheHostLoops) { every_reduction(runner, Collective::reduce); }
+TEST_F(GpuCollect, ReduceScatterEqualsTheHostLoops) { every_reduction(runner, Collective::reduce_scatter); }
+TEST_F(GpuCollect, BroadcastEqualsTheHostLoops) { every_movement(runner, Collective::broadcast); }
+TEST_F(GpuCollect, AllGatherEqualsTheHostLoops) { every_movement(runner, Collective::all_gather); }
+TEST_F(GpuCollect, GatherEqualsTheHostLoops) { every_movement(runner, Collective::gather); }
+TEST_F(GpuCollect, ScatterEqualsTheHostLoops) { every_movement(runner, Collective::scatter); }
+TEST_F(GpuCollect, AllToAllEqualsTheHostLoops) { every_movement(runner, Collective::all_to_all); }
+TEST_F(GpuCollect, UnevenReduceScatterEqualsTheHostLoops) {
+  every_uneven(runner, Collective::reduce_scatter);
+}
+TEST_F(GpuCollect, UnevenAllGatherEqualsTheHostLoops) { every_uneven(runner, Collective::all_gather); }
+TEST_F(GpuCollect, UnevenGatherEqualsTheHostLoops) { every_uneven(runner, Collective::gather); }
+TEST_F(GpuCollect, UnevenScatterEqualsTheHostLoops) { every_uneven(runner, Collective::scatter); }
+TEST_F(GpuCollect, UnevenAllToAllEqualsTheHostLoops) { every_uneven_pair(runner); }
+TEST_F(GpuCollect, ManyRanksAndMissingOutputsEqualTheHostLoops) { many_ranks(runner); }
+TEST_F(GpuCollect, LargeCountsEqualTheHostLoops) { large_counts(runner, 20011); }
+TEST_F(GpuCollect, HopsEqualTheHostLoops) { every_hop(runner); }
+TEST_F(GpuCollect, PartsOfAMessageEqualTheHostLoops) { every_gather(runner); }
+TEST_F(GpuCollect, HopWeightsEqualTheHostLoops) { weighted_hops(runner); }
 
-TEST_F(GpuCollect, NothingToLaunch) {
+TEST_F(GpuCollect, NoKernelIsLaunchedWithoutElementsOrDestination) {
   FusedArgs args;
   args.collective = Collective::barrier;
   args.ranks = 4;
@@ -74,7 +76,7 @@ TEST_F(GpuCollect, NothingToLaunch) {
   EXPECT_EQ(hop(step, 132).kernel, nullptr) << "no destination";
 }
 
-TEST_F(GpuCollect, ShapesFollowTheSize) {
+TEST_F(GpuCollect, LaunchShapesFollowTheSize) {
   FusedArgs args;
   args.collective = Collective::all_reduce;
   args.ranks = 2;
@@ -94,7 +96,7 @@ TEST_F(GpuCollect, ShapesFollowTheSize) {
   EXPECT_NE(fused(args, 132).kernel, large.kernel);
 }
 
-TEST(GpuKernels, AreNamedOnce) {
+TEST(GpuKernels, HaveUniqueNamesAndAHostBody) {
   std::vector<std::string> names;
   for (const Kernel* k : all_kernels()) {
     EXPECT_NE(k->host, nullptr) << k->name;

@@ -62,7 +62,7 @@ class GpuOptimLanes : public testing::Test {
   std::set<std::size_t> ran_;
 };
 
-TEST_F(GpuOptimLanes, Updates) {
+TEST_F(GpuOptimLanes, UpdatesEqualTheHostHalf) {
   std::uint64_t turn = 0;
   for (const Call& call : all_calls())
     for (const auto layout : kLayouts)
@@ -91,7 +91,7 @@ TEST_F(GpuOptimLanes, Updates) {
   EXPECT_EQ(ran_.size(), optim::kUpdates) << "a kernel did not run";
 }
 
-TEST_F(GpuOptimLanes, Surveys) {
+TEST_F(GpuOptimLanes, SurveysEqualTheHostHalf) {
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})
     for (const std::size_t count : {0, 1, 63, 4097, 70002}) {
       Arrays a({t, false}, count, 8, count, count % 2 == 1);

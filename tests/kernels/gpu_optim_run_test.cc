@@ -77,7 +77,7 @@ void replay(Family family, kernels::optim::Layout layout, int window, bool lazil
   }
   EXPECT_EQ(control.step, 9);
 }
-TEST(GpuOptimReplay, CountsItsSteps) {
+TEST(GpuOptimReplay, ReplaysOfOneLaunchEqualSeparateCalls) {
   for (const auto layout : kLayouts)
     for (const bool mixed : {false, true}) {
       replay(Family::sgd, layout, 1, true, mixed);
@@ -108,7 +108,7 @@ TEST(GpuOptimReplay, SkippedPlainStepsTouchNothing) {
 
 /// The sequence of a loss scaler, all in device memory: a survey, then an update that is skipped or clipped
 /// according to its result.
-TEST(GpuOptimReplay, SurveyDecides) {
+TEST(GpuOptimReplay, SurveySkipsOrClipsTheUpdate) {
   const kernels::optim::Layout layout = kLayouts[1];
   Arrays got(layout, 5000, 0, 2, false), want = got;
   SurveyState state;
@@ -206,10 +206,10 @@ void replay_golden(const char* file) {
     }
   }
 }
-TEST(GpuOptimGolden, AccumAdamInDouble) { replay_golden<double>("accum_adam.json"); }
-TEST(GpuOptimGolden, AccumAdamWInDouble) { replay_golden<double>("accum_adamw.json"); }
-TEST(GpuOptimGolden, AccumAdamInFloat) { replay_golden<float>("accum_adam.json"); }
-TEST(GpuOptimGolden, AccumAdamWInFloat) { replay_golden<float>("accum_adamw.json"); }
+TEST(GpuOptimGolden, AccumAdamInDoubleFollowsTheTrajectory) { replay_golden<double>("accum_adam.json"); }
+TEST(GpuOptimGolden, AccumAdamWInDoubleFollowsTheTrajectory) { replay_golden<double>("accum_adamw.json"); }
+TEST(GpuOptimGolden, AccumAdamInFloatFollowsTheTrajectory) { replay_golden<float>("accum_adam.json"); }
+TEST(GpuOptimGolden, AccumAdamWInFloatFollowsTheTrajectory) { replay_golden<float>("accum_adamw.json"); }
 
 }  // namespace
 }  // namespace ouro::gpu

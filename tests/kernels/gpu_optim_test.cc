@@ -10,7 +10,7 @@ using kernels::optim::all_calls;
 using kernels::optim::label;
 
 /// Every call of the host, each layout, counts around all limits, with and without mixing and scaling.
-TEST(GpuOptim, IsTheHostLoop) {
+TEST(GpuOptim, EqualsTheHostLoop) {
   for (const Call& call : all_calls())
     for (const auto layout : kLayouts)
       for (const std::size_t count : {0, 1, 3, 17, 4099})
@@ -34,7 +34,7 @@ TEST(GpuOptim, IsTheHostLoop) {
 }
 
 /// The same for runs of many chunks.
-TEST(GpuOptim, LongRuns) {
+TEST(GpuOptim, LongRunsEqualTheHostLoop) {
   const std::size_t count = 5 * 2048 * 4 + 13;
   for (const auto layout : kLayouts) {
     const Call call = all_calls().back();
@@ -51,7 +51,7 @@ TEST(GpuOptim, LongRuns) {
 }
 
 /// The next message may overwrite the neighbours' values.
-TEST(GpuOptim, ExchangeInPlace) {
+TEST(GpuOptim, ExchangeInPlaceEqualsTheHostLoop) {
   for (const auto layout : kLayouts) {
     const Call call = all_calls()[8];
     Arrays want(layout, 1500, 0, 12), got = want;
@@ -70,7 +70,7 @@ TEST(GpuOptim, ExchangeInPlace) {
 
 /// One launch handles a list with the same result as one call for each tensor, whatever the sizes; some
 /// tensors are empty.
-TEST(GpuOptim, Lists) {
+TEST(GpuOptim, ListsEqualOneCallForEachTensor) {
   for (const std::size_t tensors : {1, 2, 7, 50})
     for (const auto layout : kLayouts)
       for (const Call& call : all_calls()) {
@@ -125,7 +125,7 @@ void mix_ranks(std::vector<Arrays>& ranks, const double (&matrix)[8][8]) {
 }
 
 /// Ranks that share a device: mixed by a matrix, then each updated with its own gradient and scale.
-TEST(GpuOptim, Leader) {
+TEST(GpuOptim, LeaderMixesAndUpdatesAllRanks) {
   for (const auto layout : kLayouts)
     for (const Call& call : all_calls())
       for (const std::size_t ranks : {1, 2, 3, 4, 5, 8}) {
@@ -162,7 +162,7 @@ TEST(GpuOptim, Leader) {
 
 /// In a list for a leader, the records of a tensor's ranks are adjacent; matrix and scales are read
 /// from memory.
-TEST(GpuOptim, LeaderOfLists) {
+TEST(GpuOptim, LeaderMixesAndUpdatesListsOfAllRanks) {
   const double matrix[3][3] = {{0.5, 0.25, 0.25}, {0.125, 0.75, 0.125}, {0, 0.5, 0.5}};
   double wide[8][8] = {};
   for (int r = 0; r < 3; ++r) std::copy(matrix[r], matrix[r] + 3, wide[r]);
@@ -205,7 +205,7 @@ TEST(GpuOptim, LeaderOfLists) {
   }
 }
 
-TEST(GpuOptim, SurveysAreTheHostsBits) {
+TEST(GpuOptim, SurveysHaveTheBitsOfTheHost) {
   for (const auto layout : {kLayouts[0], kLayouts[1], kLayouts[2], kLayouts[4]})
     for (const bool odd : {false, true})
       for (const std::size_t count : {0, 1, 3, 17, 63, 64, 65, 4095, 4096, 4097, 70001}) {
@@ -227,7 +227,7 @@ TEST(GpuOptim, SurveysAreTheHostsBits) {
       }
 }
 /// There are more blocks than chains: each chain adds several blocks in turn.
-TEST(GpuOptim, LongSurveysAreTheHostsBits) {
+TEST(GpuOptim, LongSurveysHaveTheBitsOfTheHost) {
   const std::size_t count = std::size_t{arith::kSurveyBlock} * (2 * arith::kSurveyChains + 77) + 13;
   std::vector<float> g(count);
   std::mt19937_64 random(1);
@@ -242,7 +242,7 @@ TEST(GpuOptim, LongSurveysAreTheHostsBits) {
   EXPECT_NEAR(want, plain, 1e-9 * plain);
   EXPECT_NE(want, plain);  // otherwise the test would not detect a wrong order
 }
-TEST(GpuOptim, SurveysOfLists) {
+TEST(GpuOptim, SurveysOfListsEqualThoseOfTheHost) {
   for (const auto layout : kLayouts)
     for (const std::size_t tensors : {1, 2, 7, 50}) {
       std::vector<Arrays> arrays;
@@ -277,7 +277,7 @@ TEST(GpuOptim, SurveysOfLists) {
     }
 }
 
-TEST(GpuOptim, RefusesBeforeALaunch) {
+TEST(GpuOptim, InvalidArgumentsAreRefusedBeforeALaunch) {
   alignas(16) float array[8] = {};
   Control control;
   const Tensor tensor{.value = array,

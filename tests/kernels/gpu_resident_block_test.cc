@@ -71,7 +71,7 @@ void run_any(const ResidentArgs& args, const TeamBlock& block, ResidentShared& s
 
 /// All flows in the order of the list, twice: over fresh state, and over the state that the first pass
 /// has left.
-TEST(ResidentBlock, EveryFlow) {
+TEST(ResidentBlock, EveryFlowGivesTheExpectedResult) {
   constexpr int kRanks = 3, kChannels = 2;
   for (const Aliasing aliasing : {Aliasing::separate, Aliasing::exact}) {
     World w(kRanks, kChannels, 2);
@@ -93,7 +93,7 @@ TEST(ResidentBlock, EveryFlow) {
 }
 
 /// Blocks of any lengths, by the kernels for them.
-TEST(ResidentBlock, Uneven) {
+TEST(ResidentBlock, UnevenBlocksGiveTheExpectedResult) {
   constexpr int kRanks = 5, kChannels = 2;
   using Entry = void (*)(const ResidentArgs&, const TeamBlock&, ResidentShared&);
   const auto runs = [&](Collective collective, DType type, OpKind op, Entry entry) {
@@ -120,7 +120,7 @@ TEST(ResidentBlock, Uneven) {
 
 /// By pointer no data passes through the staging buffers; if a rank declines, all of it does. A launch
 /// records what its host has mapped, for the next launch.
-TEST(ResidentPointers, PastTheStagingBuffers) {
+TEST(ResidentPointers, DataBypassesTheStagingBuffersUnlessARankDeclines) {
   constexpr int kRanks = 3, kNumber = 5;
   for (const int declines : {-1, 1})
     for (const Collective collective : {Collective::all_reduce, Collective::reduce_scatter,
@@ -148,7 +148,7 @@ TEST(ResidentPointers, PastTheStagingBuffers) {
 }
 
 /// A peer gives an address that is not within what has been mapped of it.
-TEST(ResidentPointers, NamesAreChecked) {
+TEST(ResidentPointers, AddressesBeyondTheMappingAreRefused) {
   constexpr int kRanks = 2;
   for (const std::uint64_t wrong :
        {ResidentRef::make(2, 0), ResidentRef::make(ResidentRef::kListed + 1, 0), ResidentRef::make(3, 4)}) {
@@ -186,7 +186,7 @@ std::unique_ptr<Operation> make_pairs(World& w, Case c, std::uint64_t each, std:
 
 /// If the numbers of elements differ that a sender and a reader pass for a block, the reader fails and writes
 /// nothing, whether the operation would run by pointer or over slots.
-TEST(ResidentUneven, WhatPeersSayIsChecked) {
+TEST(ResidentUneven, DifferentCountsFailWithoutWriting) {
   constexpr int kRanks = 2;
   for (const int declines : {-1, 0})
     for (const std::uint64_t sent : {101, 0, 99}) {
@@ -210,7 +210,7 @@ TEST(ResidentUneven, WhatPeersSayIsChecked) {
 
 /// A peer may write any numbers. Rank 0 has mapped 1,000 bytes of rank 1's memory and expects 100 floats. The
 /// test writes the line of rank 1, which itself never arrives.
-TEST(ResidentUneven, NoNumberLeadsBeyondWhatIsMapped) {
+TEST(ResidentUneven, InvalidNumbersNeverLeaveTheMapping) {
   constexpr int kRanks = 2;
   constexpr std::uint64_t kMapped = 1000, kEnd = std::uint64_t{1} << 62;
   struct Said {
@@ -251,7 +251,7 @@ TEST(ResidentUneven, NoNumberLeadsBeyondWhatIsMapped) {
   }
 }
 
-TEST(ResidentUneven, Refusals) {
+TEST(ResidentUneven, InvalidArgumentsAreRefused) {
   World w(3, 2, 2);
   Case c{Collective::all_to_all, Algorithm::pairwise, DType::f32, OpKind::sum, 10};
   c.pointers = true, c.uneven = 1;
@@ -291,10 +291,10 @@ void run_packets_by(void (*entry)(const ResidentArgs&, const TeamBlock&, Residen
   run_teams(operations, kRanks, kChannels, entry);
   for (const auto& o : operations) check(*o, w);
 }
-TEST(ResidentBlock, PacketsHot) {
+TEST(ResidentBlock, PacketKernelOfOneTypeGivesTheExpectedResult) {
   run_packets_by(ResidentEntries::packets_bf16<TeamBlock>, DType::bf16, OpKind::sum);
 }
-TEST(ResidentBlock, PacketsCold) {
+TEST(ResidentBlock, GeneralPacketKernelGivesTheExpectedResult) {
   run_packets_by(ResidentEntries::any_packets<TeamBlock>, DType::f64, OpKind::premulsum);
 }
 

@@ -11,7 +11,7 @@ class ResidentSwitch : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ResidentSwitch, testing::Values(2, 3, 8),
                          [](const auto& p) { return std::to_string(p.param); });
 
-TEST_P(ResidentSwitch, EveryReductionAndMovement) {
+TEST_P(ResidentSwitch, EveryReductionAndMovementGivesTheExpectedResult) {
   const int n = GetParam();
   constexpr int kChannels = 2;
   World w(n, kChannels, 2);
@@ -45,7 +45,7 @@ TEST_P(ResidentSwitch, EveryReductionAndMovement) {
   run_and_check(w, operations, kChannels);
 }
 
-TEST(ResidentSwitch, RefusesWhatASwitchHasNot) {
+TEST(ResidentSwitch, UnsupportedOperationsAreRefused) {
   World w(2, 1, 2);
   ResidentArgs a;
   a.layout = w.layout;

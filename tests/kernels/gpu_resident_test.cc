@@ -28,7 +28,7 @@ constexpr Pair kPairs[] = {
 class Resident : public testing::TestWithParam<int> {};
 
 /// Operations of all kinds in sequence over the same state, without a pause between them.
-TEST_P(Resident, EveryFlow) {
+TEST_P(Resident, EveryFlowGivesTheExpectedResult) {
   const int n = GetParam();
   // Alternates pairs and shapes, so that all combinations occur.
   std::size_t turn = static_cast<std::size_t>(n);
@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Resident, testing::Range(1, 10),
                          [](const auto& p) { return std::to_string(p.param); });
 
 /// Buffers that are not aligned to their elements. Accesses that would fault on a device do so here.
-TEST(ResidentTypes, AnyAddress) {
+TEST(ResidentTypes, UnalignedBuffersGiveTheExpectedResult) {
   constexpr int kRanks = 3, kChannels = 2;
   World w(kRanks, kChannels, 2);
   std::vector<std::unique_ptr<Operation>> operations;
@@ -83,7 +83,7 @@ TEST(ResidentTypes, AnyAddress) {
 }
 
 /// Every existing reduction, by every flow that reduces.
-TEST(ResidentTypes, EveryReduction) {
+TEST(ResidentTypes, EveryReductionGivesTheExpectedResult) {
   constexpr int kRanks = 3, kChannels = 2;
   World w(kRanks, kChannels, 2);
   std::vector<std::unique_ptr<Operation>> operations;
@@ -102,7 +102,7 @@ TEST(ResidentTypes, EveryReduction) {
 
 /// The number of an operation by packets is a flag of 32 bits: it wraps around, and old packets
 /// are refreshed.
-TEST(ResidentPackets, NumbersWrap) {
+TEST(ResidentPackets, OperationNumbersMayWrap) {
   constexpr int kRanks = 3;
   for (const std::uint64_t before : {(std::uint64_t{1} << 32) - 4, (std::uint64_t{1} << 20) - 4}) {
     World w(kRanks, 1, 2);
@@ -124,7 +124,7 @@ TEST(ResidentPackets, NumbersWrap) {
 
 /// Packets that only some operations use are refreshed by all operations: here the factors, after a long
 /// sequence of other operations.
-TEST(ResidentPackets, NoneKeepsANumberUntilItComesRound) {
+TEST(ResidentPackets, UnusedPacketsAreRefreshedBeforeNumbersRepeat) {
   constexpr int kRanks = 3;
   constexpr std::uint64_t kLater = 1 << 20;
   World w(kRanks, 1, 2);
@@ -159,7 +159,7 @@ TEST(ResidentPackets, NoneKeepsANumberUntilItComesRound) {
 
 /// A launch that is replayed with the same arguments repeats the operation: everything that changes is in
 /// the arenas.
-TEST(ResidentReplay, SameArguments) {
+TEST(ResidentReplay, SameArgumentsRepeatTheOperation) {
   constexpr int kRanks = 4, kChannels = 2;
   for (const Row& row : rows()) {
     World w(kRanks, kChannels, 2);
@@ -180,11 +180,11 @@ TEST(ResidentReplay, SameArguments) {
 
 /// Rank 2 is absent. A rank that needs it leaves at the deadline and names the rank that it waited for; later
 /// launches leave at once.
-TEST(ResidentFailure, Deadline) {
+TEST(ResidentFailure, AbsentRankIsNamedAtTheDeadline) {
   constexpr int kRanks = 3, kChannels = 2, kAbsent = 2;
   for (const Row& row : rows()) {
     if (row.collective == Collective::scatter || row.collective == Collective::broadcast)
-      continue;  // see RootIsMissing
+      continue;  // see MissingRootIsNamedAtTheDeadline
     World w(kRanks, kChannels, 2);
     Case c{row.collective, row.algorithm, DType::f32, OpKind::sum, 2000};
     c.packets = row.packets;
@@ -215,7 +215,7 @@ TEST(ResidentFailure, Deadline) {
 }
 
 /// The root of a broadcast or scatter is missing: all others wait for it, or for a rank that does.
-TEST(ResidentFailure, RootIsMissing) {
+TEST(ResidentFailure, MissingRootIsNamedAtTheDeadline) {
   constexpr int kRanks = 3, kRoot = 1;
   for (const Row& row : rows()) {
     if (row.collective != Collective::scatter && row.collective != Collective::broadcast) continue;
@@ -234,7 +234,7 @@ TEST(ResidentFailure, RootIsMissing) {
   }
 }
 
-TEST(ResidentFailure, Abort) {
+TEST(ResidentFailure, AbortEndsAllWaits) {
   constexpr int kRanks = 3, kChannels = 3;
   for (const bool packets : {false, true}) {
     World w(kRanks, kChannels, 2);
@@ -263,7 +263,7 @@ TEST(ResidentFailure, Abort) {
 }
 
 /// Ranks in different operations detect this at the first chunk, by links, staging buffers and packets.
-TEST(ResidentFailure, Mismatch) {
+TEST(ResidentFailure, DifferentOperationsAreDetected) {
   constexpr int kRanks = 2;
   for (const Row& row : rows()) {
     if (row.collective != Collective::all_reduce) continue;
@@ -285,7 +285,7 @@ TEST(ResidentFailure, Mismatch) {
   }
 }
 
-TEST(ResidentArguments, Layout) {
+TEST(ResidentArguments, InvalidLayoutsAreRefusedAndChannelsFollowTheSize) {
   const auto reason = [](ResidentSizes s) { return resident_layout(s).status().reason(); };
   EXPECT_EQ(reason({}), Reason::none);
   EXPECT_EQ(reason({.ranks = 0}), Reason::invalid);
@@ -307,7 +307,7 @@ TEST(ResidentArguments, Layout) {
   EXPECT_EQ(resident_channels(layout, 65536, true), 16);
 }
 
-TEST(ResidentArguments, Refusals) {
+TEST(ResidentArguments, InvalidOnesAreRefused) {
   World w(2, 2, 2);
   const auto good = make(w, {Collective::all_reduce, Algorithm::zerocopy, DType::f32, OpKind::sum, 10}, 2);
   ASSERT_NE(good, nullptr);
@@ -346,7 +346,7 @@ TEST(ResidentArguments, Refusals) {
 
 /// Hot sums have kernels of their own; all other operations share one kernel for reductions of floats, one
 /// for those of integers, one for movement, and one for packets.
-TEST(ResidentArguments, Kernels) {
+TEST(ResidentArguments, EachOperationSelectsItsKernel) {
   World w(2, 2, 2);
   const auto kernel = [&](Case c) {
     const auto o = make(w, c, 2);

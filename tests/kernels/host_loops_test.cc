@@ -57,7 +57,7 @@ void expect_reduced(DType t, OpKind op, const std::vector<Bytes>& in, std::span<
   }
 }
 
-TEST_P(HostLoops, FoldIsTheReference) {
+TEST_P(HostLoops, FoldEqualsTheReference) {
   const std::size_t count = 2500;  // two blocks and a tail
   for (DType t : kAllTypes)
     for (OpKind op : kAllOps) {
@@ -108,7 +108,7 @@ TEST_P(HostLoops, HopsEqualFold) {
     }
 }
 
-TEST_P(HostLoops, EveryPairOfBytes) {
+TEST_P(HostLoops, EveryPairOfBytesEqualsTheReference) {
   const std::size_t count = 1 << 16;
   for (DType t : {DType::i8, DType::u8, DType::f8e4m3, DType::f8e5m2, DType::boolean})
     for (OpKind op : kAllOps) {
@@ -126,7 +126,7 @@ TEST_P(HostLoops, EveryPairOfBytes) {
     }
 }
 
-TEST_P(HostLoops, WeightMultipliesWhatCameIn) {
+TEST_P(HostLoops, WeightMultipliesTheIncomingValue) {
   const std::size_t count = 1100;
   for (DType t : kAllTypes)
     for (double weight : {0.5, 0.3}) {
@@ -205,7 +205,7 @@ INSTANTIATE_TEST_SUITE_P(Isa, Alignment,
                            return std::string(std::get<0>(info.param)) + "_" + name(std::get<1>(info.param));
                          });
 
-TEST_P(Alignment, EveryOffsetAndSize) {
+TEST_P(Alignment, EveryOffsetAndSizeGivesTheSameBits) {
   const auto [isa, t] = GetParam();
   if (!use_instruction_set(isa)) GTEST_SKIP() << "this processor has no " << isa;
   const std::size_t most = 257;
@@ -243,7 +243,7 @@ TEST_P(Alignment, EveryOffsetAndSize) {
   }
 }
 
-TEST_P(HostLoops, InPlaceOfAnySource) {
+TEST_P(HostLoops, FoldMayOverwriteAnySource) {
   const std::size_t count = 3000;
   for (DType t : kAllTypes)
     for (std::size_t n : {1, 2, 3, 4, 6, 8})
@@ -258,7 +258,7 @@ TEST_P(HostLoops, InPlaceOfAnySource) {
       }
 }
 
-TEST(InstructionSet, IsOneThatExists) {
+TEST(InstructionSet, UnknownOneIsRefused) {
   EXPECT_FALSE(use_instruction_set("neon9"));
   ASSERT_TRUE(use_instruction_set("baseline"));
   EXPECT_STREQ(instruction_set(), "baseline");
@@ -294,7 +294,7 @@ TEST(InstructionSet, FollowsTheConfigurationFile) {
   EXPECT_EXIT(std::exit(code()), testing::ExitedWithCode(0), "");
 }
 
-TEST(Dispatch, CoversExactlyWhatApplies) {
+TEST(Dispatch, HasAKernelForExactlyTheApplicableReductions) {
   for (DType t : kAllTypes)
     for (OpKind op : kAllOps) EXPECT_EQ(baseline_kernel(t, op) != nullptr, applies(op, t)) << label(t, op);
 }

@@ -35,7 +35,7 @@ INSTANTIATE_TEST_SUITE_P(Isa, Numbers, testing::Values("baseline", "avx2", "avx5
 
 constexpr std::uint16_t kBf16One = 0x3f80, kHalfOne = 0x3c00;
 
-TEST_P(Numbers, Bf16RoundsOnce) {
+TEST_P(Numbers, Bf16SumsRoundOnce) {
   const std::vector<std::vector<std::uint16_t>> ones(1024, std::vector<std::uint16_t>(37, kBf16One));
   for (std::uint16_t x : folded(DType::bf16, OpKind::sum, ones)) EXPECT_EQ(x, 0x4480);  // 1024
 }
@@ -84,7 +84,7 @@ TEST_P(Numbers, InfinityMinusInfinityIsTheSameNan) {
   }
 }
 
-TEST_P(Numbers, ZerosHaveAnOrder) {
+TEST_P(Numbers, NegativeZeroIsLessThanPositiveZero) {
   const std::vector<std::vector<float>> a = {std::vector<float>(33, 0.0f), std::vector<float>(33, -0.0f)};
   const std::vector<std::vector<float>> b = {a[1], a[0]};
   for (const auto& in : {a, b}) {
@@ -109,7 +109,7 @@ TEST_P(Numbers, Float8Saturates) {
   EXPECT_EQ(folded<std::uint8_t>(DType::f8e5m2, OpKind::max, {{0x7b}, {0x7c}})[0], 0x7c);
 }
 
-TEST_P(Numbers, IntegerAverages) {
+TEST_P(Numbers, IntegerAveragesTruncateAndDoNotOverflow) {
   using I8 = std::vector<std::vector<std::int8_t>>;
   EXPECT_EQ(folded(DType::i8, OpKind::avg, I8(8, {100}))[0], 100);
   EXPECT_EQ(folded(DType::i8, OpKind::sum, I8(8, {100}))[0], 32);   // wraps
@@ -129,7 +129,7 @@ TEST_P(Numbers, IntegerAverages) {
   EXPECT_EQ(folded<std::uint64_t>(DType::u64, OpKind::avg, {{top}, {top - 3}})[0], top - 2);
 }
 
-TEST_P(Numbers, BooleansAreAnyByte) {
+TEST_P(Numbers, AnyNonzeroByteIsTrue) {
   using B = std::vector<std::vector<std::uint8_t>>;
   const B in = {{0, 0, 2, 128}, {0, 4, 0, 64}};
   EXPECT_EQ(folded(DType::boolean, OpKind::sum, in), (std::vector<std::uint8_t>{0, 1, 1, 1}));

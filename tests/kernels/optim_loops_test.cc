@@ -37,7 +37,7 @@ TEST(OptimCases, CoverEveryRule) {
   for (std::size_t k = 0; k < seen.size(); ++k) EXPECT_TRUE(seen[k]) << k;
 }
 
-TEST_P(OptimLoops, AreTheScalarRules) {
+TEST_P(OptimLoops, EqualTheScalarRules) {
   const Fused plain, scaled{.scale = {.inverse = 1.0 / 3, .clip = 0.7}};
   for (const Call& call : all_calls())
     for (const Layout layout : kLayouts)
@@ -59,7 +59,7 @@ TEST_P(OptimLoops, AreTheScalarRules) {
 }
 
 /// The caller's floating-point mode has no part in a step, and comes back after it.
-TEST_P(OptimLoops, AreTheSameInEveryMode) {
+TEST_P(OptimLoops, UpdatesIgnoreTheCallersFloatingPointMode) {
   const Fused scaled{.scale = {.inverse = 1.0 / 3, .clip = 0.7}};
   for (const test::FloatMode& mode : test::kFloatModes)
     for (const Call& call : all_calls())
@@ -78,7 +78,7 @@ TEST_P(OptimLoops, AreTheSameInEveryMode) {
       }
 }
 
-TEST_P(OptimLoops, SurveysAreTheSameInEveryMode) {
+TEST_P(OptimLoops, SurveysIgnoreTheCallersFloatingPointMode) {
   std::vector<float> gradient(100'003);
   for (std::size_t i = 0; i < gradient.size(); ++i)
     gradient[i] =
@@ -108,7 +108,7 @@ TEST_P(OptimLoops, BitsAreThoseOfEveryProcessor) {
   EXPECT_EQ(digest, 14024576799556597907u);
 }
 
-TEST_P(OptimLoops, FusedIsMixUpdatePack) {
+TEST_P(OptimLoops, FusedCallEqualsMixUpdateAndPack) {
   for (const Call& call : all_calls())
     for (const Layout layout : kLayouts) {
       Arrays fused(layout, 1500, 0, 11), separate = fused;
@@ -122,7 +122,7 @@ TEST_P(OptimLoops, FusedIsMixUpdatePack) {
 }
 
 /// The next message may overwrite the neighbours' values.
-TEST_P(OptimLoops, ExchangeInPlace) {
+TEST_P(OptimLoops, ExchangeInPlaceEqualsSeparateBuffers) {
   for (const Layout layout : kLayouts) {
     Arrays apart(layout, 1500, 0, 12), one = apart;
     const Call call = all_calls().back();
@@ -159,7 +159,7 @@ TEST_P(OptimLoops, MasterIsTheUnroundedParameter) {
 
 /// A gradient that is infinite or not a number leaves its element unchanged and does not affect any
 /// other element.
-TEST_P(OptimLoops, StrangeGradientsAreHeldAndReported) {
+TEST_P(OptimLoops, NonfiniteGradientsAreSkippedAndReported) {
   for (const Layout layout : kLayouts)
     for (const Call& call : all_calls()) {
       const bool starts = call.update == Update::sgd_start || call.update == Update::accum_first;
@@ -203,7 +203,7 @@ TEST_P(OptimLoops, OverflowOfTheScaledGradientIsReported) {
   EXPECT_LT(p[38], 1.0f);
 }
 
-TEST_P(OptimLoops, LazyZeroIsPlainZero) {
+TEST_P(OptimLoops, LazyZeroEqualsPlainZero) {
   for (const Layout layout : kLayouts)
     for (const int window : {1, 2, 3, 4, 7}) {
       const std::size_t n = 203;
@@ -239,7 +239,7 @@ TEST_P(OptimLoops, LazyZeroIsPlainZero) {
 }
 
 /// A window of one step equals Adam: the accumulating form stores the moments already decayed.
-TEST_P(OptimLoops, WindowOfOneIsAdam) {
+TEST_P(OptimLoops, WindowOfOneEqualsAdam) {
   for (const Layout layout : kLayouts)
     for (const bool decoupled : {false, true}) {
       Arrays one(layout, 500, 0, 31, false);
@@ -259,7 +259,7 @@ TEST_P(OptimLoops, WindowOfOneIsAdam) {
     }
 }
 
-TEST_P(OptimLoops, SurveyFindsEveryStrangeGradient) {
+TEST_P(OptimLoops, SurveyFindsEveryNonfiniteGradient) {
   for (const Layout layout : {kLayouts[0], kLayouts[1], kLayouts[2], kLayouts[4]})
     for (const std::size_t count : {1, 63, 65, 200, 4097}) {
       Arrays a(layout, count, 1, 41, false);
@@ -290,7 +290,7 @@ TEST_P(OptimLoops, SurveyFindsEveryStrangeGradient) {
   EXPECT_EQ(survey(DType::f32, nullptr, 0)->squares, 0);
 }
 
-TEST(OptimChecks, RefuseBeforeAnythingIsWritten) {
+TEST(OptimChecks, RefuseInvalidArgumentsBeforeAnyWrite) {
   std::vector<float> p(8, 1), g(8, 1), m(8), v(8), a(8);
   const Parameters good{DType::f32, p.data(), g.data(), nullptr, 8};
   Parameters integers = good, mastered = good, empty = good, blind = good;

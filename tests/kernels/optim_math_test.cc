@@ -13,7 +13,7 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-TEST(OptimScalars, PowersAreThoseOfLongDouble) {
+TEST(OptimScalars, PowersAgreeWithLongDouble) {
   for (const double b : {0.9, 0.999, 0.98, 0.974, 0.5, 0.9999999, 1e-3})
     for (const std::int64_t t : {0, 1, 2, 3, 7, 10, 100, 1000, 12345, 1000000}) {
       const double want =
@@ -29,7 +29,7 @@ TEST(OptimScalars, PowersAreThoseOfLongDouble) {
   EXPECT_EQ(arith::power(1, 1 << 30), 1);
 }
 
-TEST(OptimScalars, ClipFactor) {
+TEST(OptimScalars, ClipFactorLimitsTheNorm) {
   EXPECT_EQ(arith::clip_factor(2, 0), 1);
   EXPECT_EQ(arith::clip_factor(0.5, 1), 1);
   EXPECT_EQ(arith::clip_factor(4, 1), 1 / (4 + 1e-6));
@@ -84,13 +84,13 @@ void replay(const char* file) {
     }
   }
 }
-TEST(OptimGolden, AccumAdamInDouble) { replay<double>("accum_adam.json"); }
-TEST(OptimGolden, AccumAdamWInDouble) { replay<double>("accum_adamw.json"); }
-TEST(OptimGolden, AccumAdamInFloat) { replay<float>("accum_adam.json"); }
-TEST(OptimGolden, AccumAdamWInFloat) { replay<float>("accum_adamw.json"); }
+TEST(OptimGolden, AccumAdamInDoubleFollowsTheTrajectory) { replay<double>("accum_adam.json"); }
+TEST(OptimGolden, AccumAdamWInDoubleFollowsTheTrajectory) { replay<double>("accum_adamw.json"); }
+TEST(OptimGolden, AccumAdamInFloatFollowsTheTrajectory) { replay<float>("accum_adam.json"); }
+TEST(OptimGolden, AccumAdamWInFloatFollowsTheTrajectory) { replay<float>("accum_adamw.json"); }
 
 /// One short run: decoupled, K = 4, g(s) = sin(0.7 s) / 4.
-TEST(OptimTextbook, PrintedExample) {
+TEST(OptimTextbook, PrintedExampleIsReproduced) {
   double p = 1, m = 0, v = 0, a = 0;
   const AccumAdamOptions options{
       .adam = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.98, .weight_decay = 0.1, .decoupled = true}};
@@ -183,11 +183,11 @@ void beside_textbook(double tolerance) {
     }
   }
 }
-TEST(OptimTextbook, InDouble) { beside_textbook<double>(1e-13); }
-TEST(OptimTextbook, InFloat) { beside_textbook<float>(4e-6); }
+TEST(OptimTextbook, UpdatesInDoubleFollowTheFormulas) { beside_textbook<double>(1e-13); }
+TEST(OptimTextbook, UpdatesInFloatFollowTheFormulas) { beside_textbook<float>(4e-6); }
 
 /// Unscaling and clipping inside the pass give the same bits as scaling the gradient before it.
-TEST(OptimTextbook, ScaledGradients) {
+TEST(OptimTextbook, ScalingInThePassEqualsScalingBefore) {
   Arrays inside({DType::f32, false}, 300, 0, 9, false), before = inside;
   for (std::size_t i = 0; i < inside.count; ++i) {
     float g;
@@ -203,7 +203,7 @@ TEST(OptimTextbook, ScaledGradients) {
 }
 
 /// keep*x + take*n, then send*x, in the types of the run.
-TEST(OptimTextbook, Mixing) {
+TEST(OptimTextbook, MixAndPackFollowTheirFormulas) {
   double x = 3, n = 5, out = 0;
   ASSERT_TRUE(mix({DType::f64, &x, nullptr, nullptr, 1}, {&n, nullptr, {.keep = 0.25, .take = 0.5}}).ok());
   EXPECT_EQ(x, 3.25);

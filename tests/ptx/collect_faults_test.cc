@@ -161,7 +161,7 @@ TEST(PtxCollect, PlantedFaultsAreFound) {
 }
 
 /// Another device writes the stop word while a kernel runs.
-TEST(PtxCollect, TheStopWordIsNoRace) {
+TEST(PtxCollect, ConcurrentWriteOfTheStopWordIsNoRace) {
   OURO_NEEDS_PTX(text);
   const std::string writer =
       ".entry stopper(\n.param .u64 word\n)\n{\n.reg .b64 %rd<4>;\nld.param.u64 %rd1, [word];\n"

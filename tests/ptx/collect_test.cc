@@ -18,7 +18,7 @@ Layout whole(std::uint64_t i) {
 }
 
 /// Each seed has different layouts and sizes.
-TEST(PtxCollect, Reductions) {
+TEST(PtxCollect, ReductionsMatchTheReference) {
   OURO_NEEDS_PTX(text);
   Module module(std::move(text));
   PtxRunner runner(module, first_seed());
@@ -32,7 +32,7 @@ TEST(PtxCollect, Reductions) {
         }
 }
 
-TEST(PtxCollect, Movement) {
+TEST(PtxCollect, DataMovementMatchesTheReference) {
   OURO_NEEDS_PTX(text);
   Module module(std::move(text));
   PtxRunner runner(module, first_seed());
@@ -48,7 +48,7 @@ TEST(PtxCollect, Movement) {
       }
 }
 
-TEST(PtxCollect, Uneven) {
+TEST(PtxCollect, UnevenBlocksMatchTheReference) {
   OURO_NEEDS_PTX(text);
   Module module(std::move(text));
   PtxRunner runner(module, first_seed());
@@ -73,7 +73,7 @@ TEST(PtxCollect, Uneven) {
     }
 }
 
-TEST(PtxCollect, Hops) {
+TEST(PtxCollect, EveryHopShapeMatchesTheReference) {
   OURO_NEEDS_PTX(text);
   Module module(std::move(text));
   PtxRunner runner(module, first_seed());
@@ -87,7 +87,7 @@ TEST(PtxCollect, Hops) {
     });
 }
 
-TEST(PtxCollect, PartsOfAMessage) {
+TEST(PtxCollect, PartsOfAMessageAreGatheredInOrder) {
   OURO_NEEDS_PTX(text);
   Module module(std::move(text));
   PtxRunner runner(module, first_seed());

@@ -119,7 +119,7 @@ resident_test::Case case_of(const Flow& f, DType t, std::size_t count) {
 }
 
 /// Units of 16 bytes and single elements; through slots if one rank declines; in place.
-TEST(PtxKernels, ByPointer) {
+TEST(PtxKernels, ByPointerMatchesTheReference) {
   std::string text = read_ptx("resident_pointer");
   if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with resident_pointer.ptx";
   Module module(std::move(text));
@@ -140,7 +140,7 @@ TEST(PtxKernels, ByPointer) {
 }
 
 /// Blocks of any lengths, some empty. If one rank declines, they go over slots, and long blocks take several.
-TEST(PtxKernels, Uneven) {
+TEST(PtxKernels, UnevenBlocksMatchTheReference) {
   std::string text = read_ptx("resident_pointer");
   if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with resident_pointer.ptx";
   Module module(std::move(text));
@@ -164,7 +164,7 @@ TEST(PtxKernels, Uneven) {
 
 /// Through a switch: all types and reductions that it supports, and data movement; in place, with units that
 /// end within 16 bytes, and with buffers at any alignment.
-TEST(PtxKernels, Switched) {
+TEST(PtxKernels, SwitchedKernelsMatchTheReference) {
   std::string text = read_ptx("resident_switch");
   if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with resident_switch.ptx";
   Module module(std::move(text));
@@ -190,7 +190,7 @@ TEST(PtxKernels, Switched) {
   EXPECT_EQ(ran, 2 * 44 + 2 * kDTypes);
 }
 
-TEST(PtxKernels, Resident) {
+TEST(PtxKernels, ResidentKernelsMatchTheReference) {
   std::string text = read_ptx("resident");
   if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with resident.ptx";
   Module module(std::move(text));

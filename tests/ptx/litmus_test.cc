@@ -10,7 +10,7 @@
 namespace ptx::litmus {
 namespace {
 
-TEST(PtxLitmus, ProtocolsRelyOnWhatTheModelGives) {
+TEST(PtxLitmus, ShapesHaveTheOutcomesThatProtocolsRelyOn) {
   for (const Shape& s : shapes())
     for (const std::string& f : judge(s).failures) ADD_FAILURE() << f;
 }

@@ -48,7 +48,7 @@ std::uint64_t value(const std::string& body, const std::string& store) {
 std::uint64_t r(const std::string& body) { return value(body, "st.global.u32 [%rd1], %r9;"); }
 std::uint64_t rd(const std::string& body) { return value(body, "st.global.u64 [%rd1], %rd9;"); }
 
-TEST(PtxOpcodes, Integers) {
+TEST(PtxOpcodes, IntegerOpcodesGiveExactResults) {
   EXPECT_EQ(r("add.s32 %r9, -1, 2;"), 1u);
   EXPECT_EQ(r("shl.b32 %r9, 3, 40;"), 0u);
   EXPECT_EQ(r("shr.s32 %r9, -8, 99;"), 0xffffffffu);
@@ -71,7 +71,7 @@ TEST(PtxOpcodes, Integers) {
   EXPECT_EQ(r("setp.lt.u32 %p1, -1, 0;\nselp.b32 %r9, 7, 8, %p1;"), 8u);
 }
 
-TEST(PtxOpcodes, Reals) {
+TEST(PtxOpcodes, FloatingPointOpcodesRoundAsSpecified) {
   // Half of the last place, rounded to even.
   EXPECT_EQ(r("add.rn.f32 %r9, 0f3F800000, 0f33800000;"), 0x3f800000u);
   EXPECT_EQ(r("mul.rn.f32 %r9, 0f00800000, 0f3F000000;"), 0x00400000u);  // subnormal, not zero
@@ -99,7 +99,7 @@ TEST(PtxOpcodes, UnknownOnesAreNamed) {
 }
 
 /// Lanes of one block pass words to each other; without the barrier this is a race.
-TEST(PtxMachine, Barriers) {
+TEST(PtxMachine, BarrierOrdersLanesAndItsAbsenceIsARace) {
   const std::string before = "mov.u64 %rd4, room;\nadd.s64 %rd5, %rd4, %rd2;\nst.shared.u32 [%rd5], %r1;\n",
                     after =
                         "xor.b32 %r3, %r1, 1;\nmul.wide.u32 %rd6, %r3, 8;\nadd.s64 %rd6, %rd4, %rd6;\n"
@@ -131,7 +131,7 @@ std::optional<std::string> hand_over(const std::string& store, const std::string
   if (!wrong && words[2] != 5) return "an old word";
   return wrong;
 }
-TEST(PtxMemory, HandOver) {
+TEST(PtxMemory, ReleaseAndAcquireHandDataOverWithoutARace) {
   const std::string release = "st.release.gpu.global.u32 [%rd1+8], 1;",
                     acquire = "ld.acquire.gpu.global.u32 %r3, [%rd1+8];\n",
                     relaxed = "st.relaxed.gpu.global.u32 [%rd1+8], 1;",
@@ -159,7 +159,7 @@ TEST(PtxMemory, HandOver) {
 }
 
 /// Elements of a vector are separate accesses: a flag in one says nothing about another.
-TEST(PtxMemory, VectorsAreTorn) {
+TEST(PtxMemory, VectorElementsAreSeparateAccesses) {
   const auto torn = [](const std::string& store, const std::string& load, std::uint64_t seed) {
     std::array<std::uint64_t, 64> words = {};
     const auto wrong =
@@ -192,7 +192,7 @@ TEST(PtxMemory, AtomicsCountAllLanes) {
 
 /// A thread that reads the result of an atomic operation on a store is ordered after that store, so the last
 /// thread may reset the count. If the store was only overwritten, this is a race.
-TEST(PtxMemory, TheLastOneResets) {
+TEST(PtxMemory, LastAtomicThreadMayResetTheCount) {
   const std::string end = "setp.ne.s32 %p1, %r3, 2;\n@%p1 bra done;\nst.global.u32 [%rd1], 7;\ndone:";
   int races = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
@@ -212,7 +212,7 @@ TEST(PtxMemory, TheLastOneResets) {
   EXPECT_GT(races, 0);
 }
 
-TEST(PtxMemory, BoundsAndAlignment) {
+TEST(PtxMemory, OutOfBoundsOrMisalignedAccessIsReported) {
   std::array<std::uint64_t, 64> words = {};
   EXPECT_NE(run("ld.global.u32 %r3, [%rd1+512];", words, 1, 1).value_or("").find("outside all memory"),
             std::string::npos);
@@ -247,7 +247,7 @@ std::optional<std::string> run_multimem(const std::string& body, std::array<std:
   return std::nullopt;
 }
 
-TEST(PtxMultimem, ReducesAndSpreads) {
+TEST(PtxMultimem, ReducesOverAndStoresToAllCopies) {
   const auto reduced = [](const std::string& what, std::uint64_t a, std::uint64_t b, std::uint64_t c,
                           const char* to = "%rd3", const char* store = "st.global.u64 [%rd1+256], %rd3;") {
     std::array<std::uint64_t, 64> words = {};
@@ -285,7 +285,7 @@ TEST(PtxMultimem, ReducesAndSpreads) {
     EXPECT_EQ(words[static_cast<std::size_t>(at)], 0x9'0000'0009u) << at;
 }
 
-TEST(PtxMultimem, RefusesWhatItDoesNotKnow) {
+TEST(PtxMultimem, UnknownOpcodesAndAddressesAreRefused) {
   std::array<std::uint64_t, 64> words = {};
   const auto says = [&](const std::string& body) { return run_multimem(body, words).value_or(""); };
   EXPECT_NE(says("multimem.red.relaxed.sys.global.add.u32 [%rd2], %r3;").find("unknown opcode multimem.red"),

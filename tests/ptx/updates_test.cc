@@ -54,7 +54,7 @@ std::optional<std::string> run_update(Module& module, const UpdateCase& c, std::
   std::string text = read_ptx("optim"); \
   if (text.empty()) GTEST_SKIP() << "not given: OURO_PTX, a folder with optim.ptx"
 
-TEST(PtxUpdates, Runs) {
+TEST(PtxUpdates, SingleUpdatesMatchTheReference) {
   OURO_NEEDS_PTX(text);
   Module module(std::move(text));
   const std::uint64_t seed = first_seed();
@@ -78,7 +78,7 @@ TEST(PtxUpdates, Runs) {
 }
 
 /// Every kernel has several chunks and several blocks; leaders have few ranks and many.
-TEST(PtxUpdates, Lists) {
+TEST(PtxUpdates, ListsOfUpdatesMatchTheReference) {
   OURO_NEEDS_PTX(text);
   Module module(std::move(text));
   const std::uint64_t seed = first_seed();
@@ -189,7 +189,7 @@ std::optional<std::string> run_survey(Module& module, DType t, const std::vector
     return std::string("wrong bits of ") + launch->kernel->name;
   return std::nullopt;
 }
-TEST(PtxUpdates, Surveys) {
+TEST(PtxUpdates, SurveysMatchTheReference) {
   OURO_NEEDS_PTX(text);
   Module module(std::move(text));
   for (const DType t : {DType::f64, DType::f32, DType::bf16, DType::f16})

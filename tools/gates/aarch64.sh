@@ -37,7 +37,7 @@ core.Thread.TakesNoSignalsAndLeavesTheCallersMask: the emulator keeps the last r
 device.Segment.IsNotInAForkedChild: the emulator ignores MADV_DONTFORK
 net.Secrets.AreInNoCoreDumpAndNoForkedChild: the emulator ignores MADV_DONTDUMP and MADV_WIPEONFORK
 device.FakeGpu.RegisteredMemoryHasAnAddressForDevices: the emulator makes no second mapping by mremap
-net.NetLine.ACrowdOfSilentOnesIsBoundedAndKeepsNobodyOut: the emulator has no TCP_INFO, which knows round trips
+net.NetLine.SilentConnectionsAreBoundedAndBlockNoRank: the emulator has no TCP_INFO, which knows round trips
 wire.Frames.RandomBytesAreRefusedQuickly: bounds a time that an emulator on a busy processor exceeds
 runtime[.](.*_pull_processes|All/Reductions[.]EveryTypeByEveryOp/processes): the emulator has no process_vm_readv
 runtime[.](small_pages|streamed|hosts3)[.].*: the flows of runtime.* with other sizes and hosts, left out for their time'

@@ -39,10 +39,12 @@ const KnownSteps kTypes("types", of_all_types), kCounts("counts", of_all_counts)
 
 class Collectives : public ::testing::TestWithParam<std::tuple<How, int>> {};
 
-TEST_P(Collectives, OfAllTypesAndReductions) {
+TEST_P(Collectives, AllTypesAndReductionsGiveTheRightResults) {
   run(std::get<0>(GetParam()), std::get<1>(GetParam()), "types");
 }
-TEST_P(Collectives, OfAllCounts) { run(std::get<0>(GetParam()), std::get<1>(GetParam()), "counts"); }
+TEST_P(Collectives, AllCountsGiveTheRightResults) {
+  run(std::get<0>(GetParam()), std::get<1>(GetParam()), "counts");
+}
 
 INSTANTIATE_TEST_SUITE_P(Host, Collectives,
                          ::testing::Combine(::testing::Values(How::processes, How::threads, How::one_thread),

@@ -48,7 +48,7 @@ ncclResult_t init(void* config, ncclComm_t* comm) {
   return ncclCommInitRankConfig(comm, 1, id, 0, static_cast<ncclConfig_t*>(config));
 }
 
-TEST(Config, OfEachVersionCountsAsFarAsThatVersionKnewIt) {
+TEST(Config, ConfigOfEachVersionIsReadUpToItsOwnSize) {
   for (const Layout& l : kLayouts) {
     SCOPED_TRACE(l.version);
     ncclComm_t comm = nullptr;
@@ -96,7 +96,7 @@ constexpr Field kFields[] = {OURO_FIELD(blocking, 21400, 2),
 
 /// An invalid value is refused, naming the field, from the version on that introduced the field; in older
 /// configurations it is garbage that must not be read.
-TEST(Config, EachFieldCountsFromItsVersionOn) {
+TEST(Config, FieldIsReadOnlyFromTheVersionThatIntroducedIt) {
   for (const Layout& l : kLayouts)
     for (const Field& f : kFields) {
       SCOPED_TRACE(std::string(f.name) + " in " + std::to_string(l.version));
@@ -116,7 +116,7 @@ TEST(Config, EachFieldCountsFromItsVersionOn) {
 }
 
 /// A string of the caller is copied; before 2.27 the field does not exist, and its place must not be read.
-TEST(Config, TheNameCountsFromItsVersionOn) {
+TEST(Config, NameIsCopiedOnlyFromTheVersionThatIntroducedIt) {
   for (const Layout& l : kLayouts) {
     SCOPED_TRACE(l.version);
     auto memory = config_of(l, INT_MIN);
@@ -136,7 +136,7 @@ TEST(Config, TheNameCountsFromItsVersionOn) {
   }
 }
 
-TEST(Config, WithoutItsSizeOrMagicIsRefused) {
+TEST(Config, WrongSizeOrMagicIsRefused) {
   ncclComm_t comm = nullptr;
   for (const std::size_t size : {0, 8, 23}) {
     ncclConfig_t c = NCCL_CONFIG_INITIALIZER;

@@ -36,7 +36,7 @@ void make_two(ncclComm_t (&comms)[2]) {
   for (const auto c : comms) ASSERT_EQ(settle(c), ncclSuccess);
 }
 
-TEST(End, TwiceInOneGroupIsAnErrorOfTheSecond) {
+TEST(End, SecondDestroyInOneGroupIsAnError) {
   ncclComm_t comms[2];
   OURO_OK(ncclCommInitAll(comms, 2, nullptr));
   OURO_OK(ncclGroupStart());
@@ -47,7 +47,7 @@ TEST(End, TwiceInOneGroupIsAnErrorOfTheSecond) {
   EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("has been destroyed"));
 }
 
-TEST(End, ByAbortAndDestroyAtOnceHappensOnce) {
+TEST(End, AbortAndDestroyAtTheSameTimeFreeTheCommunicatorOnce) {
   for (int i = 0; i < 400; ++i) {  // more than the number of handles in quarantine, so that one that is kept
                                    // twice would be freed twice
     const ncclComm_t comm = alone();
@@ -66,7 +66,7 @@ TEST(End, ByAbortAndDestroyAtOnceHappensOnce) {
   }
 }
 
-TEST(End, OfWhatAFailedGroupWouldHaveMadeHappensOnce) {
+TEST(End, CommunicatorsOfAFailedGroupAreFreedOnce) {
   for (int i = 0; i < 200; ++i) {
     ncclComm_t comms[2] = {};
     OURO_OK(ncclGroupStart());
@@ -83,7 +83,7 @@ TEST(End, OfWhatAFailedGroupWouldHaveMadeHappensOnce) {
   for (const auto c : comms) EXPECT_OK(ncclCommDestroy(c));
 }
 
-TEST(End, ByAbortWaitsForEveryCallThatHasBegun) {
+TEST(End, AbortWaitsForCallsOfOtherThreads) {
   for (int i = 0; i < 300; ++i) {
     const ncclComm_t comm = alone();
     std::atomic<int> polls{0};
@@ -106,7 +106,7 @@ TEST(End, ByAbortWaitsForEveryCallThatHasBegun) {
   }
 }
 
-TEST(End, OfANonBlockingCommunicatorEndsWhatIsUnderWay) {
+TEST(End, DestroyOfANonBlockingCommunicatorCancelsPendingOperations) {
   ncclComm_t comms[2];
   make_two(comms);
   int in[2] = {1, 2}, out[2] = {-1, -1};
@@ -118,7 +118,7 @@ TEST(End, OfANonBlockingCommunicatorEndsWhatIsUnderWay) {
   EXPECT_OK(ncclCommDestroy(comms[1]));
 }
 
-TEST(TimedEnd, OfANonBlockingCommunicatorLetsEndWhatCanEnd) {  // it has 0.9 s
+TEST(TimedEnd, DestroyInAGroupWaitsForOperationsThatCanComplete) {  // it has 0.9 s
   ncclComm_t comms[2];
   make_two(comms);
   std::vector<float> in(1 << 20, 1), out[2] = {std::vector<float>(in.size()), std::vector<float>(in.size())};
@@ -223,7 +223,7 @@ TEST(TimedAbort, EndsAFinalizeThatWaits) {
 }
 
 /// Data that fits into the links waits there for the receiver.
-TEST(End, OfASenderLeavesItsMessagesToTheReceiver) {
+TEST(End, SenderThatEndsLeavesItsMessagesToTheReceiver) {
   in_threads(2, [](int rank, ncclComm_t& comm) {
     static std::atomic<bool> gone;
     std::vector<int> x(1000, 5), got(1000);
@@ -242,7 +242,7 @@ TEST(End, OfASenderLeavesItsMessagesToTheReceiver) {
   });
 }
 
-TEST(TimedAbort, OfOperationsOfANonBlockingCommunicator) {
+TEST(TimedAbort, EndsPendingOperationsOfANonBlockingCommunicator) {
   ncclComm_t comms[2];
   make_two(comms);
   int in = 1, out = -1;
@@ -258,7 +258,7 @@ TEST(TimedAbort, OfOperationsOfANonBlockingCommunicator) {
 }
 
 /// In all states in which nothing waits: whole, finalized, revoked, failed, suspended, deferred.
-TEST(TimedAbort, InEveryOtherPhaseReturnsAtOnceAndOnce) {
+TEST(TimedAbort, ReturnsAtOnceInEveryStateInWhichNothingWaits) {
   const std::function<void(ncclComm_t)> phases[] = {
       [](ncclComm_t) {},
       [](ncclComm_t c) { EXPECT_OK(ncclCommFinalize(c)); },
@@ -306,7 +306,7 @@ void exchange(ncclComm_t comm, int rank, int other) {
   EXPECT_THAT(theirs, ::testing::Each(other));
 }
 
-TEST(Left, ByTheFirstRankTheOthersSendTheirFirstMessages) {
+TEST(FirstRankLeft, OthersCanStillSendTheirFirstMessages) {
   std::atomic<bool> gone{false};
   in_threads(3, [&](int rank, ncclComm_t& comm) {
     if (rank == 0) {
@@ -323,7 +323,7 @@ TEST(Left, ByTheFirstRankTheOthersSendTheirFirstMessages) {
   });
 }
 
-TEST(Left, ByTheFirstRankOfAChildTheOthersMeetInTheSameMemory) {
+TEST(FirstRankLeft, RanksOfAChildStillShareOneMessageMemory) {
   std::barrier spoken(3), gone(3);
   in_threads(3, [&](int rank, ncclComm_t& comm) {
     ncclComm_t child = nullptr;
@@ -360,7 +360,7 @@ int left_by_the_first(int rank, int size, ncclUniqueId id, const std::string& ho
 }
 const KnownScenario kLeft("left_by_the_first", left_by_the_first);
 
-TEST(TimedLeft, ByTheProcessOfTheFirstRankTheOthersGoOn) {
+TEST(TimedFirstRankLeft, OtherProcessesContinueWithoutIt) {
   EXPECT_THAT(spawn(3, "left_by_the_first", "stays"), ElementsAre(0, 0, 0));
   EXPECT_THAT(spawn(3, "left_by_the_first", "ends"), ElementsAre(0, 0, 0));
   EXPECT_THAT(spawn(3, "left_by_the_first", "is ended"), ElementsAre(0, 0, 0));

@@ -48,7 +48,7 @@ int killed(int rank, int size, ncclUniqueId id, const std::string&) {
 }
 const KnownScenario kKilled("killed", killed);
 
-TEST(TimedFailure, OfAKilledRankIsNamedAndTheOthersGoOn) {
+TEST(TimedFailure, KilledRankIsNamedAndTheOthersContinue) {
   EXPECT_THAT(spawn(4, "killed"), ElementsAre(0, -SIGKILL, 0, 0));
 }
 
@@ -65,7 +65,7 @@ int watched(int rank, int size, ncclUniqueId id, const std::string&) {
 }
 const KnownScenario kWatched("watched", watched);
 
-TEST(TimedFailure, OfAnIdleCommunicatorIsToldByItsState) {
+TEST(TimedFailure, IdleCommunicatorReportsADeadRankByItsState) {
   EXPECT_THAT(spawn(3, "watched"), ElementsAre(0, 0, 0));
 }
 
@@ -90,7 +90,9 @@ int last_word(int rank, int size, ncclUniqueId id, const std::string&) {
 }
 const KnownScenario kLastWord("last_word", last_word);
 
-TEST(TimedMessage, OfAProcessThatEndsAtOnceArrives) { EXPECT_THAT(spawn(2, "last_word"), ElementsAre(0, 0)); }
+TEST(TimedMessage, LastMessageOfAProcessThatExitsArrives) {
+  EXPECT_THAT(spawn(2, "last_word"), ElementsAre(0, 0));
+}
 
 TEST(TimedAbort, FromAnotherThreadEndsACallThatWaits) {
   std::atomic<ncclComm_t> waiting{nullptr};
@@ -146,7 +148,7 @@ TEST(TimedAbort, EndsJoiningThatWaitsForOthers) {
   }
 }
 
-TEST(TimedAbort, OfAllCommunicatorsOfAThreadInAGroup) {
+TEST(TimedAbort, InsideAGroupDropsItsDeferredCalls) {
   ncclComm_t comms[3];
   OURO_OK(ncclCommInitAll(comms, 3, nullptr));
   int x = 1, y = 0;
@@ -157,7 +159,7 @@ TEST(TimedAbort, OfAllCommunicatorsOfAThreadInAGroup) {
   EXPECT_EQ(y, 0);
 }
 
-TEST(Fork, AChildIsToldThatTheCommunicatorsAreItsParents) {
+TEST(Fork, ChildGetsAnErrorForCommunicatorsOfItsParent) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "under ThreadSanitizer: it starts no threads after such a fork";
 #endif

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(Gpu, WhatIsEnqueuedRunsAfterItsCommunicatorHasBeenDestroyed) {
+TEST(Gpu, EnqueuedOperationsRunAfterTheirCommunicatorIsDestroyed) {
   enum class What { sum, message, message_before_a_capture };
   for (const What what : {What::sum, What::message, What::message_before_a_capture})
     in_threads(2, [what](int rank, ncclComm_t& comm) {
@@ -126,7 +126,7 @@ TEST(Gpu, CommunicatorsLeaveNeitherThreadsNorDescriptors) {
   EXPECT_LE(after.second, before.second);
 }
 
-TEST(Gpu, SplitsAndNonBlockingCommunicators) {
+TEST(Gpu, NonBlockingSplitReducesOnItsStream) {
   in_threads(4, [](int rank, ncclComm_t& comm) {
     const cudaStream_t s = stream_of(rank);
     const Number x(static_cast<float>(rank));

@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(Gpu, ACallReturnsBeforeItsStreamHasComeToIt) {
+TEST(Gpu, CallReturnsBeforeItsStreamReachesIt) {
   in_threads(2, [](int rank, ncclComm_t& comm) {
     const cudaStream_t s = stream_of(rank);
     const Number in(static_cast<float>(rank + 1)), out(0);
@@ -105,7 +105,7 @@ TEST(Gpu, GraphsAreReplayedBetweenOtherCalls) {
   });
 }
 
-TEST(Gpu, RegistrationIsReal) {
+TEST(Gpu, RegisteredBuffersGetHandlesAndReduceCorrectly) {
   in_threads(2, [](int rank, ncclComm_t& comm) {
     constexpr std::size_t kFloats = 100'000;
     const cudaStream_t s = stream_of(rank);
@@ -175,7 +175,7 @@ TEST(Gpu, AGroupIsCapturedAsAWholeOrNotAtAll) {
   for (const ncclComm_t c : comms) OURO_OK(ncclCommDestroy(c));
 }
 
-TEST(Gpu, TwoCommunicatorsOfAGroupAreNotOnOneStream) {
+TEST(Gpu, TwoCommunicatorsOfAGroupOnOneStreamAreRefused) {
   ncclComm_t comms[2];
   const int devices[] = {0, 0};
   OURO_OK(ncclCommInitAll(comms, 2, devices));
@@ -189,7 +189,7 @@ TEST(Gpu, TwoCommunicatorsOfAGroupAreNotOnOneStream) {
   for (const ncclComm_t c : comms) OURO_OK(ncclCommDestroy(c));
 }
 
-TEST(Gpu, TheCurrentDeviceIsThatOfACommunicatorAndStaysCurrent) {
+TEST(Gpu, CommunicatorTakesTheCurrentDeviceAndLeavesItCurrent) {
   int devices = 0;
   CUDA_OK(cudaGetDeviceCount(&devices));
   const int last = devices - 1;
@@ -220,7 +220,7 @@ TEST(Gpu, TheCurrentDeviceIsThatOfACommunicatorAndStaysCurrent) {
   EXPECT_EQ(ncclCommInitAll(&comm, 1, missing), ncclInvalidArgument);
 }
 
-TEST(Gpu, MemoryOfTheHostIsRefusedInWords) {
+TEST(Gpu, HostMemoryIsRefusedWithAMessage) {
   in_threads(1, [](int, ncclComm_t& comm) {
     float x = 1;
     EXPECT_EQ(ncclAllReduce(&x, &x, 1, ncclFloat, ncclSum, comm, stream_of(0)), ncclInvalidArgument);
@@ -228,7 +228,7 @@ TEST(Gpu, MemoryOfTheHostIsRefusedInWords) {
   });
 }
 
-TEST(Gpu, TheRuntimeOfTheTestsRefusesWhatItHasNot) {
+TEST(Gpu, FakeRuntimeReportsUnsupportedCalls) {
   if (!std::getenv("OURO_FAKE_GPUS"))
     GTEST_SKIP() << "emulated devices only (OURO_FAKE_GPUS): this runtime is CUDA's own";
   cudaGraph_t graph = nullptr;
@@ -237,7 +237,7 @@ TEST(Gpu, TheRuntimeOfTheTestsRefusesWhatItHasNot) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
-TEST(Gpu, WhatIsNotThereSaysSo) {
+TEST(Gpu, UnsupportedMemoryCallsAreRefused) {
   in_threads(1, [](int, ncclComm_t& comm) {
     std::uint64_t value = 0;
     EXPECT_EQ(ncclCommMemStats(comm, ncclStatGpuMemTotal, &value), ncclInvalidUsage);

@@ -28,7 +28,7 @@ TEST(Group, NothingRunsBeforeTheOutermostEnd) {
   for (auto c : comms) EXPECT_OK(ncclCommDestroy(c));
 }
 
-TEST(Group, AnArgumentErrorIsToldAgainAtTheEndAndDropsAll) {
+TEST(Group, ArgumentErrorIsReturnedAgainByGroupEndAndDropsAllCalls) {
   in_threads(2, [](int, ncclComm_t comm) {
     int in = 1, out = 0;
     OURO_OK(ncclGroupStart());
@@ -42,7 +42,7 @@ TEST(Group, AnArgumentErrorIsToldAgainAtTheEndAndDropsAll) {
   });
 }
 
-TEST(Group, MakingAndUsingCommunicatorsDoNotMix) {
+TEST(Group, CreatingAndUsingCommunicatorsInOneGroupIsRefused) {
   in_threads(1, [](int, ncclComm_t comm) {
     int in = 1, out = 0;
     ncclUniqueId id;
@@ -57,7 +57,7 @@ TEST(Group, MakingAndUsingCommunicatorsDoNotMix) {
   });
 }
 
-TEST(Group, BlockingAndNonBlockingCommunicatorsDoNotMix) {
+TEST(Group, BlockingAndNonBlockingCommunicatorsInOneGroupAreRefused) {
   in_threads(1, [](int, ncclComm_t comm) {
     ncclUniqueId id;
     OURO_OK(ncclGetUniqueId(&id));
@@ -75,7 +75,7 @@ TEST(Group, BlockingAndNonBlockingCommunicatorsDoNotMix) {
   });
 }
 
-TEST(Group, OpsMayBeDestroyedBeforeTheEnd) {
+TEST(Group, ReductionOpMayBeDestroyedBeforeGroupEnd) {
   in_threads(2, [](int rank, ncclComm_t comm) {
     float in = 1, out = 0, factor = static_cast<float>(rank + 2);
     ncclRedOp_t op;
@@ -156,7 +156,7 @@ TEST(Group, RunsTheCallsThatDeriveOrEndACommunicatorInTheirOrder) {
   }
 }
 
-TEST(Group, OfSeveralCommunicatorsKeepsTheErrorOfEach) {
+TEST(Group, EachCommunicatorOfAGroupKeepsItsOwnError) {
   ncclComm_t well[2], bad[2];
   OURO_OK(ncclCommInitAll(well, 2, nullptr));
   OURO_OK(ncclCommInitAll(bad, 2, nullptr));
@@ -185,7 +185,7 @@ TEST(Group, OfSeveralCommunicatorsKeepsTheErrorOfEach) {
   }
 }
 
-TEST(Simulate, TellsATimeAndRunsNothing) {
+TEST(Simulate, EstimatesATimeAndRunsNothing) {
   ncclComm_t comms[2];
   OURO_OK(ncclCommInitAll(comms, 2, nullptr));
   std::vector<float> in(1 << 20, 1), out[2] = {std::vector<float>(in.size()), std::vector<float>(in.size())};
@@ -218,7 +218,7 @@ TEST(Simulate, TellsATimeAndRunsNothing) {
   for (auto c : comms) EXPECT_OK(ncclCommDestroy(c));
 }
 
-TEST(Simulate, RefusesWhatItCannotWriteToAndWhatTheGroupWouldRefuse) {
+TEST(Simulate, InvalidInfoAndInvalidGroupsAreRefused) {
   in_threads(1, [](int, ncclComm_t comm) {
     ncclSimInfo_t sim = NCCL_SIM_INFO_INITIALIZER;
     EXPECT_EQ(ncclGroupSimulateEnd(&sim), ncclInvalidUsage);  // without ncclGroupStart
@@ -246,7 +246,7 @@ TEST(Simulate, RefusesWhatItCannotWriteToAndWhatTheGroupWouldRefuse) {
   });
 }
 
-TEST(Message, ToItselfNeedsItsOtherHalfInTheSameGroup) {
+TEST(Message, SendToSelfNeedsAReceiveInTheSameGroup) {
   in_threads(2, [](int rank, ncclComm_t comm) {
     int x = 1, y = 0;
     EXPECT_EQ(ncclSend(&x, 1, ncclInt32, rank, comm, nullptr), ncclInvalidUsage);
@@ -258,7 +258,7 @@ TEST(Message, ToItselfNeedsItsOtherHalfInTheSameGroup) {
   });
 }
 
-TEST(Message, OfOnePairKeepTheirOrder) {
+TEST(Message, MessagesOfOnePairArriveInOrder) {
   in_threads(2, [](int rank, ncclComm_t comm) {
     for (int i = 0; i < 50; ++i) {
       int x = i, y = -1;
@@ -269,7 +269,7 @@ TEST(Message, OfOnePairKeepTheirOrder) {
   });
 }
 
-TEST(Message, OfAnotherLengthIsAnErrorThatNamesBoth) {
+TEST(Message, LengthMismatchIsAnErrorThatNamesBothLengths) {
   for (const std::size_t room : {std::size_t{3}, std::size_t{5}})
     in_threads(2, [room](int rank, ncclComm_t comm) {
       int x[4] = {1, 2, 3, 4}, y[5] = {};

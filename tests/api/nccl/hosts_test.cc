@@ -39,7 +39,7 @@ int collectives(int rank, int size, ncclUniqueId id, const std::string& how) {
 }
 const KnownScenario kCollectives("hosts_collectives", collectives);
 
-TEST(Hosts, EveryCollectiveOfEveryTypeAndReduction) {
+TEST(Hosts, EveryCollectiveIsRightForEveryTypeAndReduction) {
   EXPECT_THAT(spawn(4, "hosts_collectives", "halves"), Each(0));
   EXPECT_THAT(spawn(3, "hosts_collectives", "mixed"), Each(0));
   EXPECT_THAT(spawn(2, "hosts_collectives", "apart"), Each(0));
@@ -98,7 +98,7 @@ int life(int rank, int size, ncclUniqueId id, const std::string& how) {
 }
 const KnownScenario kLife("hosts_life", life);
 
-TEST(Hosts, MessagesDerivedCommunicatorsAndADeadRank) {
+TEST(Hosts, MessagesAndSplitsWorkAndADeadRankIsReported) {
   EXPECT_THAT(spawn(4, "hosts_life", "halves"), ElementsAre(0, 0, 0, -SIGKILL));
   EXPECT_THAT(spawn(4, "hosts_life", "mixed"), ElementsAre(0, 0, 0, -SIGKILL));
   EXPECT_THAT(spawn(4, "hosts_life", "apart"), ElementsAre(0, 0, 0, -SIGKILL));
@@ -136,13 +136,13 @@ int free_port() {
   return 0;
 }
 
-TEST(TimedRollCall, AtAnAddressThatEveryRankKnows) {
+TEST(TimedRollCall, RanksJoinAtAnAddressThatAllKnow) {
   const int port = free_port();
   ASSERT_NE(port, 0);
   EXPECT_THAT(spawn(3, "by_address", fmt::format("127.0.0.1:{}", port)), Each(0));
 }
 
-TEST(TimedRollCall, NamesWhoHasNotCome) {
+TEST(TimedRollCall, MissingRanksAreNamedAtTheDeadline) {
   setenv("OURO_JOIN_DEADLINE", "0.5", 1);
   ncclUniqueId id;
   OURO_OK(ncclGetUniqueId(&id));
@@ -177,7 +177,7 @@ std::vector<int> strangers(const ncclUniqueId& id, int many) {
   return sockets;
 }
 
-TEST(TimedRollCall, NeitherStrangersNorACrowdKeepARankOut) {
+TEST(TimedRollCall, ForeignConnectionsAndManyRanksDoNotKeepARankOut) {
   setenv("OURO_JOIN_DEADLINE", "6", 1);
   ncclUniqueId id;
   OURO_OK(ncclGetUniqueId(&id));
@@ -216,14 +216,14 @@ void expect_told(const std::vector<std::pair<int, int>>& rank_of_world, const st
   for (const ncclComm_t c : comms) EXPECT_OK(ncclCommAbort(c));
 }
 
-TEST(RollCall, ARankThatComesTwiceEndsItForAll) {
+TEST(RollCall, RankThatJoinsTwiceFailsTheJoinForAll) {
   const std::string me = fmt::format("pid {} at ", getpid());
   expect_told({{0, 3}, {1, 3}, {1, 3}}, fmt::format("rank 1 of 3 has reported twice: {}", me));
 }
 
 /// A rank whose connection has broken reports again, while the listener still takes the first connection for
 /// alive: it has not come twice.
-TEST(RollCall, ACallerWhoseConnectionBrokeMayComeAgain) {
+TEST(RollCall, RankWhoseConnectionBrokeMayJoinAgain) {
   ncclUniqueId id;
   OURO_OK(ncclGetUniqueId(&id));
   const int between = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -266,7 +266,9 @@ TEST(RollCall, ACallerWhoseConnectionBrokeMayComeAgain) {
   for (const ncclComm_t c : {one, zero}) EXPECT_OK(ncclCommAbort(c));
 }
 
-TEST(RollCall, AnotherNumberOfRanksEndsItForAll) { expect_told({{0, 3}, {1, 4}}, "says that there are "); }
+TEST(RollCall, DifferentNumberOfRanksFailsTheJoinForAll) {
+  expect_told({{0, 3}, {1, 4}}, "says that there are ");
+}
 
 }  // namespace
 }  // namespace ouro::test

@@ -22,7 +22,7 @@ int sum_of(ncclComm_t comm, int mine) {
   return out;
 }
 
-TEST(Split, ByColorOrderedByKeyWithOutsiders) {
+TEST(Split, RanksAreGroupedByColorOrderedByKeyAndOutsidersGetNull) {
   in_threads(5, [](int rank, ncclComm_t comm) {
     ncclComm_t child = reinterpret_cast<ncclComm_t>(8);
     const int color = rank == 4 ? NCCL_SPLIT_NOCOLOR : rank % 2;
@@ -60,7 +60,7 @@ TEST(Split, ChildrenOutliveTheirParent) {
   for (auto& t : threads) t.join();
 }
 
-TEST(Split, OfSeveralRanksOfOneThreadInAGroup) {
+TEST(Split, OneThreadSplitsSeveralRanksInOneGroup) {
   ncclComm_t comms[4], children[4];
   OURO_OK(ncclCommInitAll(comms, 4, nullptr));
   OURO_OK(ncclGroupStart());
@@ -80,7 +80,7 @@ TEST(Split, OfSeveralRanksOfOneThreadInAGroup) {
   }
 }
 
-TEST(Shrink, LeavesOutTheListedAndKeepsTheOrder) {
+TEST(Shrink, ExcludesListedRanksAndKeepsTheOrder) {
   in_threads(4, [](int rank, ncclComm_t comm) {
     int out[] = {2, 0};
     ncclComm_t child = nullptr;
@@ -102,7 +102,7 @@ TEST(Shrink, LeavesOutTheListedAndKeepsTheOrder) {
 
 /// Two communicators with the same members and the same name: one rank shrinks the first one first, another
 /// the second.
-TEST(TimedShrink, OfTwoThatAreAlikeDoesNotMixThem) {
+TEST(TimedShrink, IdenticalCommunicatorsAreShrunkWithoutMixing) {
   in_threads(3, [](int rank, ncclComm_t comm) {
     ncclComm_t parents[2] = {}, children[2] = {};
     for (auto& p : parents) OURO_OK(ncclCommSplit(comm, 0, rank, &p, nullptr));
@@ -122,7 +122,7 @@ TEST(TimedShrink, OfTwoThatAreAlikeDoesNotMixThem) {
   });
 }
 
-TEST(TimedRevoke, OfTwoThatAreAlikeDoesNotMixThem) {
+TEST(TimedRevoke, IdenticalCommunicatorsAreSplitWithoutMixingAfterRevoke) {
   in_threads(2, [](int rank, ncclComm_t comm) {
     ncclComm_t parents[2] = {}, children[2] = {};
     for (auto& p : parents) OURO_OK(ncclCommSplit(comm, 0, rank, &p, nullptr));
@@ -140,7 +140,7 @@ TEST(TimedRevoke, OfTwoThatAreAlikeDoesNotMixThem) {
   });
 }
 
-TEST(Init, TheNameOfACommunicatorStandsInItsMessages) {
+TEST(Init, ErrorMessagesNameTheCommunicator) {
   ncclUniqueId id;
   OURO_OK(ncclGetUniqueId(&id));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -183,7 +183,7 @@ TEST(Grow, MembersKeepTheirRanksAndNewOnesJoin) {
   for (auto& t : threads) t.join();
 }
 
-TEST(Init, BySeveralIds) {
+TEST(Init, RanksJoinByOneOfSeveralIds) {
   ncclUniqueId ids[2];
   for (auto& id : ids) OURO_OK(ncclGetUniqueId(&id));
   std::vector<std::thread> threads;
@@ -238,7 +238,7 @@ TEST(NonBlocking, AllCallsReturnAtOnceAndArePolled) {
   for (auto c : comms) EXPECT_OK(ncclCommDestroy(c));
 }
 
-TEST(TimedRevoke, EndsWhatIsUnderWayAndLeavesSplitAndShrink) {
+TEST(TimedRevoke, EndsPendingOperationsAndStillAllowsSplitAndShrink) {
   std::atomic<int> waiting{0};
   in_threads(3, [&](int rank, ncclComm_t comm) {
     EXPECT_EQ(sum_of(comm, 1), 3);
@@ -280,7 +280,7 @@ TEST(End, AFinalizeThatIsDroppedWithItsGroupLeavesTheCommunicatorOpen) {
     });
 }
 
-TEST(End, FinalizeThenDestroyAndNoUseAfter) {
+TEST(End, UseAfterFinalizeOrDestroyIsRefused) {
   in_threads(2, [](int, ncclComm_t comm) {
     ncclComm_t child = nullptr;
     OURO_OK(ncclCommSplit(comm, 0, 0, &child, nullptr));

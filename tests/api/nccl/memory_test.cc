@@ -12,7 +12,7 @@ namespace ouro::test {
 namespace {
 
 /// The memory is not mapped in a forked child, where other memory may have its address.
-TEST(Memory, OfAParentIsNotAForkedChilds) {
+TEST(Memory, ForkedChildCannotFreeMemoryOfItsParent) {
   constexpr std::size_t kBytes = 1 << 20;
   void* memory = nullptr;
   OURO_OK(ncclMemAlloc(&memory, kBytes));
@@ -57,7 +57,7 @@ TEST(Memory, IsAlignedZeroAndUsable) {
   });
 }
 
-TEST(Memory, RegistrationIsAHint) {
+TEST(Memory, RegistrationOfHostMemoryIsANoOp) {
   in_threads(1, [](int, ncclComm_t comm) {
     int x[4];
     void* handle = x;
@@ -69,7 +69,7 @@ TEST(Memory, RegistrationIsAHint) {
   });
 }
 
-TEST(Memory, AWindowKnowsItsMemory) {
+TEST(Memory, WindowReturnsTheMemoryItWasRegisteredWith) {
   in_threads(2, [](int, ncclComm_t comm) {
     void *data = nullptr, *back = nullptr;
     OURO_OK(ncclMemAlloc(&data, 8192));
@@ -129,7 +129,7 @@ TEST(Properties, AreWrittenAsFarAsTheCallerHasRoom) {
   });
 }
 
-TEST(Parameters, AreThoseOfOuro) {
+TEST(Parameters, AreReadByTheirOuroNames) {
   const char** keys = nullptr;
   int many = 0;
   OURO_OK(ncclParamGetAllParameterKeys(&keys, &many));

@@ -13,7 +13,7 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-TEST(Misuse, NullArgumentsOfEveryFunction) {
+TEST(Misuse, NullArgumentsAreRefusedByEveryFunction) {
   in_threads(1, [](int, ncclComm_t comm) {
     ncclUniqueId id;
     OURO_OK(ncclGetUniqueId(&id));
@@ -149,7 +149,7 @@ TEST(Misuse, ValuesOutOfTheirRange) {
   });
 }
 
-TEST(Misuse, IdsOfOthersAreRefusedAtOnce) {
+TEST(Misuse, UniqueIdsOfOtherLibrariesOrJobsAreRefused) {
   ncclComm_t comm = nullptr;
   ncclUniqueId id;
   std::memset(&id, 0x5a, sizeof id);
@@ -161,7 +161,7 @@ TEST(Misuse, IdsOfOthersAreRefusedAtOnce) {
   EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("does not know the id"));
 }
 
-TEST(Misuse, WhatIsNotThereSaysSo) {
+TEST(Misuse, UnsupportedFunctionsAreRefusedByName) {
   in_threads(1, [](int, ncclComm_t comm) {
     int x = 0;
     const auto refused = [&](ncclResult_t r) {
@@ -187,7 +187,7 @@ TEST(Misuse, WhatIsNotThereSaysSo) {
 }
 
 /// It stays queued, and a receive of its own type gets it.
-TEST(Misuse, AMessageOfAnotherType) {
+TEST(Misuse, MessageOfAnotherTypeIsRefusedAndStaysQueued) {
   in_threads(2, [](int rank, ncclComm_t comm) {
     float numbers[4] = {1, 2, 3, 4};
     if (rank == 0) {
@@ -224,7 +224,7 @@ void expect_mismatch(const std::function<ncclResult_t(bool odd, ncclComm_t)>& ca
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
-TEST(TimedMismatch, OfOperationCountTypeReductionAndRoot) {
+TEST(TimedMismatch, DifferingCallsAreReportedWithBothDescriptions) {
   static thread_local int x[16], y[16];
   expect_mismatch(
       [](bool odd, ncclComm_t c) {

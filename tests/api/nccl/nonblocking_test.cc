@@ -27,7 +27,7 @@ void end(ncclComm_t (&comms)[kRanks]) {
   for (const auto c : comms) EXPECT_OK(ncclCommDestroy(c));
 }
 
-TEST(NonBlockingError, OfArgumentsIsTold) {
+TEST(NonBlockingError, InvalidArgumentsAreReportedByTheState) {
   int x = 1;
   const auto expect = [&](const char* text, const std::function<ncclResult_t(ncclComm_t)>& call) {
     ncclComm_t comms[kRanks];
@@ -49,7 +49,7 @@ TEST(NonBlockingError, OfArgumentsIsTold) {
   });
 }
 
-TEST(NonBlockingError, OfMakingIsTold) {
+TEST(NonBlockingError, FailedInitIsReportedByTheState) {
   ncclUniqueId id;
   OURO_OK(ncclGetUniqueId(&id));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -65,7 +65,7 @@ TEST(NonBlockingError, OfMakingIsTold) {
   EXPECT_OK(ncclCommAbort(comm));
 }
 
-TEST(NonBlockingError, OfDerivingIsTold) {
+TEST(NonBlockingError, FailedGrowIsReportedByTheState) {
   ncclComm_t comms[kRanks], child = nullptr;
   make(comms);
   ncclUniqueId foreign = {};

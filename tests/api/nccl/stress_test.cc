@@ -89,7 +89,7 @@ bool disturb(const sockaddr_in& to, int kind) {
   return spoken;
 }
 
-TEST(Stress, StrangersWhereRanksMeetDoNotDisturbThem) {
+TEST(Stress, ForeignConnectionsDoNotDisturbJoiningRanks) {
   ncclUniqueId id;
   OURO_OK(ncclGetUniqueId(&id));
   std::atomic<int> spoken{0};

@@ -26,7 +26,7 @@ std::size_t times(const std::string& text, std::string_view what) {
 #define IS_REGISTERED(units) \
   OURO_RANK_CHECK(segments.bytes() == (units)*kUnit, "{} of {} KiB", segments.bytes() >> 10, (units) << 6)
 
-TEST(TorchSegments, FollowWhatIsMappedAndUnmapped) {
+TEST(TorchSegments, RegistrationsFollowMapAndUnmapEvents) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
   ASSERT_EQ(on_gpus([](Context& c) -> std::string {
@@ -75,7 +75,7 @@ TEST(TorchSegments, FollowWhatIsMappedAndUnmapped) {
             "");
 }
 
-TEST(TorchSegments, WhatCannotBeRegisteredIsSaidOnce) {
+TEST(TorchSegments, UnregistrableMemoryIsReportedOnce) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
   ASSERT_EQ(on_gpus([](Context& c) -> std::string {

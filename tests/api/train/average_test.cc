@@ -21,7 +21,7 @@ using test::run_threads;
 bool refused(const Status& s) { return s.code() == Code::invalid; }
 std::string text(const Status& s) { return s.ok() ? "ok" : s.message(); }
 
-TEST(AverageGolden, ModelsOfAGroup) {
+TEST(AverageGolden, AveragedModelsMatchTheRecord) {
   test::CasesRun cases{"averaged models"};
   const json file = test::golden("torchgfn_behaviour.json");
   if (!file.contains("average_models")) return;
@@ -42,7 +42,7 @@ TEST(AverageGolden, ModelsOfAGroup) {
             }));
 }
 
-TEST(AverageGolden, GatheredRows) {
+TEST(AverageGolden, GatheredRowsMatchTheRecord) {
   test::CasesRun cases{"gathers"};
   const json file = test::golden("torchgfn_behaviour.json");
   if (!file.contains("gather_distributed_data")) return;
@@ -77,7 +77,7 @@ TEST(AverageGolden, GatheredRows) {
   check(std::int64_t{}), check(double{}), check(float{}), check(std::uint8_t{});
 }
 
-TEST(GatherRows, UnevenEmptyDeepAndOfAnyType) {
+TEST(GatherRows, GathersUnevenAndEmptyBlocksOfSeveralTypes) {
   EXPECT_EQ("", run_threads(4, [](Context& c) -> std::string {
               // 300 rows in all, none from rank 1; 3 x 2 elements per row; gathered at rank 2.
               const std::int64_t mine = c.rank() == 1 ? 0 : 100;
@@ -105,7 +105,7 @@ TEST(GatherRows, UnevenEmptyDeepAndOfAnyType) {
             }));
 }
 
-TEST(GatherRows, RefusesOnEveryRank) {
+TEST(GatherRows, MismatchedShapeTypeOrRootIsRefusedOnEveryRank) {
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
               std::vector<float> x(12);
               const bool odd = c.rank() == 1;
@@ -157,7 +157,7 @@ TEST(AverageGradients, IsTheMeanOverTheGroup) {
       }));
 }
 
-TEST(AverageModels, RefusesOnEveryRankAndTheGroupStaysUsable) {
+TEST(AverageModels, MismatchIsRefusedOnEveryRankAndTheGroupStaysUsable) {
   for (int odd = 0; odd < 3; ++odd)
     EXPECT_EQ("", run_threads(3, [&](Context& c) -> std::string {
                 std::vector<double> x(4, 1);
@@ -242,7 +242,7 @@ TEST(GatherInto, HasTheShapeThatWasAskedFor) {
 }
 
 /// More rows than an address can count, which only the root knows: all get an error, and the group continues.
-TEST(GatherRows, WithoutRoomAtTheRoot) {
+TEST(GatherRows, TooManyRowsForTheRootIsAnErrorOnAllRanks) {
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
               double x = 0;
               const std::int64_t rows[] = {std::int64_t{1} << 59};
@@ -308,7 +308,7 @@ TEST(ChooseReplaced, NamesTheWorstAndTheirDonors) {
   EXPECT_TRUE(choose_replaced(negative, 0.5, Averaging::mean).ok());
 }
 
-TEST(Averages, OfOneRankAreWhatTheyWere) {
+TEST(Averages, OneRankAloneKeepsItsValues) {
   EXPECT_EQ("", run_threads(1, [](Context& c) -> std::string {
               std::vector<float> x = {1, 2};
               const Param p{.name = "w", .value = std::span(x), .grad = std::span(x)};

@@ -86,7 +86,7 @@ TEST(InsideABatch, CallsThatCannotBeDeferredAreRefused) {
 }
 
 /// synchronize() returns the first failure, whatever happened after it, and then clears it.
-TEST(FailuresOnStreams, AreKeptUntilSomebodyAsks) {
+TEST(FailuresOnStreams, FirstFailureIsKeptUntilSynchronize) {
   for (const Device device : {Device{}, test::kGpu}) {
     if (device.kind == Device::Kind::cuda && gpu::gpu().devices() == 0) continue;
     auto stream = Stream::create(device);
@@ -106,7 +106,7 @@ TEST(FailuresOnStreams, AreKeptUntilSomebodyAsks) {
 }
 
 /// A deadline that passes does not clear a failure.
-TEST(FailuresOnStreams, OutliveADeadline) {
+TEST(FailuresOnStreams, FailureIsKeptWhenADeadlinePasses) {
   auto stream = Stream::create();
   ASSERT_TRUE(test::ok(stream));
   (void)stream->run([] { return Status(Reason::resource, "early"); });

@@ -80,7 +80,7 @@ std::string aggregates(Context& c, const Key& key, const json& recorded) {
   return "";
 }
 
-TEST(FederationGolden, Aggregation) {
+TEST(FederationGolden, AggregatedValuesMatchTheRecord) {
   test::CasesRun cases{"aggregated layouts", "strategies of aggregated layouts"};
   test::for_each_run("xffl_aggregation.json", [&](int n, const std::string& key, const json& recorded) {
     const Key parsed = parse(key, "hsdp");
@@ -176,7 +176,7 @@ std::string trains(Context& c, const Key& key, const json& recorded, bool outer)
   return "";
 }
 
-TEST(FederationGolden, Digits) {
+TEST(FederationGolden, DigitsTrainingMatchesTheRecord) {
   test::CasesRun cases{"federated digits", "digits with an outer optimiser"};
   test::for_each_run("xffl_federated_digits.json", [&](int n, const std::string& key, const json& recorded) {
     const Key parsed = parse(key, "K");

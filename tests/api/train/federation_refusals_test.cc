@@ -17,7 +17,7 @@ namespace {
 using test::run_threads;
 
 /// Comparisons use the groups that means on the stream may still be using.
-TEST(Aggregate, OneAfterTheOtherOnAStreamWithoutWaiting) {
+TEST(Aggregate, SuccessiveCallsOnOneStreamDoNotInterfere) {
   EXPECT_EQ("", run_threads(4, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {2, 2}, 1, 1);
               OURO_RANK_OK(groups);
@@ -33,7 +33,7 @@ TEST(Aggregate, OneAfterTheOtherOnAStreamWithoutWaiting) {
             }));
 }
 
-TEST(Aggregate, ASiteOfNoWeightIsLeftOutWhateverItHas) {
+TEST(Aggregate, SiteOfWeightZeroIsLeftOutEvenIfItHasNan) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {1, 1}, 1, 1);
               OURO_RANK_OK(groups);
@@ -46,7 +46,7 @@ TEST(Aggregate, ASiteOfNoWeightIsLeftOutWhateverItHas) {
 }
 
 /// A rank leaves its site; the ranks of the other site share no group with it.
-TEST(AggregateFailure, OfOneSiteIsToldToTheOther) {
+TEST(AggregateFailure, FailureOfOneSiteIsReportedToTheOther) {
   const auto start = std::chrono::steady_clock::now();
   for (const bool first_run : {true, false})
     EXPECT_EQ("", run_threads(4, [&](Context& c) -> std::string {
@@ -69,7 +69,7 @@ TEST(AggregateFailure, OfOneSiteIsToldToTheOther) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, test::kHang);
 }
 
-TEST(AggregateRefuses, ArgumentsOfOneRank) {
+TEST(AggregateRefuses, WrongArguments) {
   EXPECT_EQ("", run_threads(1, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {1}, {}, 2);
               OURO_RANK_OK(groups);
@@ -121,7 +121,7 @@ TEST(AggregateRefuses, ArgumentsOfOneRank) {
 }
 
 /// One rank differs: every rank of the layout gets an error, and the groups stay usable.
-TEST(AggregateRefuses, RanksThatDiffer) {
+TEST(AggregateRefuses, DifferingArgumentsOnEveryRank) {
   using Change = void (*)(std::vector<Param>&, AggregateOptions&);
   const Change changes[] = {
       [](std::vector<Param>& p, AggregateOptions&) { std::swap(p[0], p[1]); },
@@ -174,7 +174,7 @@ TEST(AggregateRefuses, LayoutsThatDoNotFitTheWorld) {
 
 /// A rank dies before or between the stages: no rank waits for it until the deadline, and no site takes a
 /// partial mean for a complete one.
-TEST(AggregateFails, WithTheRankThatLeft) {
+TEST(AggregateFails, OnEveryRankWhenARankLeaves) {
   EXPECT_EQ("", run_threads(6, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {4, 2}, 2, 1);
               OURO_RANK_OK(groups);

@@ -26,7 +26,7 @@ Layers layers_of(const std::vector<Bucket>& all) {
   return result;
 }
 
-TEST(Buckets, AreTheTableOfTheStrategies) {
+TEST(Buckets, EachStrategyGivesItsExpectedBuckets) {
   const std::vector<std::size_t> sizes = {3, 4, 1, 8, 2};  // 18 in all; with three streams, 6 each
   const auto of = [&](Strategy s, int n) { return buckets(s, sizes, n); };
   EXPECT_EQ(layers_of(of(Strategy::bucket_coalesced, 2)), (Layers{{0, 2, 4}, {1, 3}}));
@@ -43,7 +43,7 @@ TEST(Buckets, AreTheTableOfTheStrategies) {
   EXPECT_FALSE(of(Strategy::bucket_coalesced, 2)[0].flat);
 }
 
-TEST(Buckets, HaveEachLayerOnceAndNeverMoreStreamsThanThereAre) {
+TEST(Buckets, EachLayerIsInOneBucketOfAnExistingStream) {
   for (const Strategy s : kStrategies)
     for (int n = 1; n <= 4; ++n)
       for (std::size_t layers = 0; layers <= 9; ++layers) {
@@ -195,7 +195,7 @@ TEST(Aggregate, OnlySendersCrossSites) {
   EXPECT_EQ(traffic[4].inside, 0u);  // it is the only rank with its shard
 }
 
-TEST(Aggregate, WeighsSites) {
+TEST(Aggregate, WeighsEachSiteByItsGivenWeight) {
   EXPECT_EQ("", run_threads(4, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {3, 1}, 1, 2);
               OURO_RANK_OK(groups);

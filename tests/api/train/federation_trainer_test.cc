@@ -12,7 +12,7 @@ namespace {
 
 using test::run_threads;
 
-TEST(FederatedTrainerGolden, AsInTheFile) {
+TEST(FederatedTrainerGolden, RunsMatchTheRecord) {
   test::CasesRun cases{"runs of the federated trainer"};
   const auto run = [&](int n, const std::string& name, const nlohmann::json& recorded) {
     test::NameParts parts(name);  // "[2, 2]/K5"

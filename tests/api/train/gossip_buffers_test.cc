@@ -51,7 +51,7 @@ Result<GossipTrainer> trainer(Context& c, Model& model, Others& others, bool syn
 }
 
 /// Trainable parameters are always taken from rank 0; other tensors only on request.
-TEST(GossipStart, RankZerosTensorsAreEverybodys) {
+TEST(GossipStart, TrainableParametersAreTakenFromRankZero) {
   for (const bool sync_all : {true, false}) {
     const auto body = [&](Context& c) -> std::string {
       Model model = two_vectors();
@@ -70,7 +70,7 @@ TEST(GossipStart, RankZerosTensorsAreEverybodys) {
 }
 
 /// With three ranks, the mean is rank 1's value, in every floating-point type; integers are left unchanged.
-TEST(GossipAverage, TakesBuffersOfEveryFloatingType) {
+TEST(GossipAverage, AveragesBuffersOfEveryFloatingType) {
   for (const bool average_buffers : {true, false}) {
     const auto body = [&](Context& c) -> std::string {
       Model model = two_vectors();
@@ -94,7 +94,7 @@ TEST(GossipAverage, TakesBuffersOfEveryFloatingType) {
 
 /// Steps whose gradients are at other addresses each time, and one step with the trainer's own memory, train
 /// like steps that always use the trainer's memory.
-TEST(GossipGradients, MayLieElsewhereInAStep) {
+TEST(GossipGradients, GradientsInOtherMemoryTrainAlike) {
   const auto trained = [](Context& c, bool elsewhere) -> Result<std::vector<double>> {
     Model model = two_vectors();
     OURO_ASSIGN(auto trainer,
@@ -136,7 +136,7 @@ TEST(GossipGradients, MayLieElsewhereInAStep) {
             "");
 }
 
-TEST(GossipGradients, ElsewhereAreOfTheParametersKind) {
+TEST(GossipGradients, OtherCountTypeOrNullIsRefused) {
   const auto body = [](Context& c) -> std::string {
     for (const bool in_bucket : {false, true}) {
       Model model = two_vectors();

@@ -96,7 +96,7 @@ std::string run_quadratic(Context& c, const QuadraticRun& run, const json& want)
   return "";
 }
 
-TEST(GossipGolden, Quadratic) {
+TEST(GossipGolden, QuadraticRunsMatchTheRecord) {
   CasesRun cases{"decentralised runs of a quadratic"};
   for_each_run("decent_dp_quadratic.json", [&](int ranks, const std::string& name, const json& want) {
     const auto run = QuadraticRun::parse(name, ranks);
@@ -273,7 +273,7 @@ std::string run_model(Context& c, const Config& config, const json& want) {
   return "";
 }
 
-TEST(GossipGolden, Models) {
+TEST(GossipGolden, ModelRunsMatchTheRecord) {
   CasesRun cases{"decentralised runs of models"};
   for_each_run("decent_dp_models.json", [&](int ranks, const std::string& name, const json& want) {
     Config config = parse(name, ranks);
@@ -291,7 +291,7 @@ TEST(GossipGolden, Models) {
 }
 
 /// The same with parameters, gradients and optimisers on a GPU, which all ranks share: a fake one in ctest.
-TEST(GossipGolden, ModelsOnAGpu) {
+TEST(GossipGolden, ModelRunsOnAGpuMatchTheRecord) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   CasesRun cases{"decentralised runs of models on a GPU"};
   for_each_run("decent_dp_models.json", [&](int ranks, const std::string& name, const json& want) {

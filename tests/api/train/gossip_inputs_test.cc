@@ -108,8 +108,8 @@ void run_all(const std::string& model) {
   }
 }
 
-TEST(GossipGolden, Digits) { run_all("digits"); }
-TEST(GossipGolden, Charlm) { run_all("charlm"); }
+TEST(GossipGolden, DigitsRunsMatchTheRecord) { run_all("digits"); }
+TEST(GossipGolden, CharlmRunsMatchTheRecord) { run_all("charlm"); }
 
 }  // namespace
 }  // namespace ouro::tools

@@ -75,7 +75,7 @@ std::string train(Context& c, const Folder& folder, const char* run, bool dies) 
   return text(made->close()) == "ok" ? "" : "close";
 }
 
-TEST(GossipKilled, ContinuesWithTheSameBits) {
+TEST(GossipKilled, KilledRunResumesWithTheSameBits) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   const Folder folder;
   const auto run = [&](const char* name, bool dies) {
@@ -95,7 +95,7 @@ TEST(GossipKilled, ContinuesWithTheSameBits) {
 }
 
 /// Rank 1 dies when the mean is written to its second parameter: rank 0 must undo its part of the mean.
-TEST(GossipKilled, InAnAverageTheOthersKeepTheirOwn) {
+TEST(GossipKilled, DeathDuringAnAverageRestoresTheOtherRanksValues) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   constexpr std::size_t kMany = 1 << 20;
   const auto body = [](Context& c) -> std::string {

@@ -22,7 +22,7 @@ struct Difference {
   std::string text;
 };
 
-TEST(GossipMisuse, RanksThatDifferAreToldSo) {
+TEST(GossipMisuse, DifferencesBetweenRanksAreReported) {
   static double buffer = 0;
   const std::vector<Difference> all = {
       {"order", [](auto& p, auto&, auto&) { std::swap(p[0], p[1]); },
@@ -69,7 +69,7 @@ TEST(GossipMisuse, RanksThatDifferAreToldSo) {
 }
 
 /// The same rows, but another number of vectors: not the same training.
-TEST(GossipMisuse, TopologiesOfOtherVectorsAreToldSo) {
+TEST(GossipMisuse, TopologyWithAnotherNumberOfVectorsIsReported) {
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();
     GossipOptions o = options(4, "ceca-2p");
@@ -84,7 +84,7 @@ TEST(GossipMisuse, TopologiesOfOtherVectorsAreToldSo) {
   EXPECT_EQ(run_threads(4, body), "");
 }
 
-TEST(GossipMisuse, ArgumentsThatNobodyAccepts) {
+TEST(GossipMisuse, InvalidArgumentsAreRefused) {
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();
     const auto refused = [&](auto&& change) {
@@ -132,7 +132,7 @@ TEST(GossipMisuse, ArgumentsThatNobodyAccepts) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-TEST(GossipMisuse, CallsOutOfTurn) {
+TEST(GossipMisuse, CallsOutOfOrderAreRefused) {
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();
     double frozen = 0;
@@ -166,7 +166,7 @@ TEST(GossipMisuse, CallsOutOfTurn) {
 
 /// If an average were in force when gradients arrive, its end would overwrite the parameters of the
 /// next step.
-TEST(GossipMisuse, StepsUnderAnAverage) {
+TEST(GossipMisuse, GradientsAreRefusedWhileAnAverageIsInForce) {
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();
     auto made = GossipTrainer::create(c.world(), model.params(), {}, options(2));
@@ -195,7 +195,7 @@ TEST(GossipMisuse, StepsUnderAnAverage) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-TEST(GossipMisuse, RanksThatKeepAnAverageAndRanksThatDoNot) {
+TEST(GossipMisuse, DifferentKeepOptionsOfAnAverageAreReported) {
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();
     auto made = GossipTrainer::create(c.world(), model.params(), {}, options(2));
@@ -211,7 +211,7 @@ TEST(GossipMisuse, RanksThatKeepAnAverageAndRanksThatDoNot) {
 }
 
 /// One rank has its model on a GPU: all get an error at once, not at the deadline.
-TEST(GossipMisuse, HostsAndGpusMixed) {
+TEST(GossipMisuse, MixedHostAndGpuModelsAreReportedAtOnce) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   const auto body = [](Context& c) -> std::string {
     const Device device = c.rank() == 1 ? c.device() : Device{};
@@ -255,14 +255,14 @@ std::string leave_out(Context& c, bool find_unused, int at) {
   OURO_RANK_CHECK(find_unused, "nobody was told");
   return text(made->close()) == "ok" ? "" : "close";
 }
-TEST(GossipMisuse, MissingGradients) {
+TEST(GossipMisuse, MissingGradientIsNamedUnlessFindUnused) {
   for (const int at : {0, 2})
     for (const bool find_unused : {false, true})
       EXPECT_EQ(run_threads(3, [&](Context& c) { return leave_out(c, find_unused, at); }), "")
           << at << ' ' << find_unused;
 }
 
-TEST(GossipMisuse, OtherReadyOrders) {
+TEST(GossipMisuse, DifferentReadyOrderIsAnErrorUnlessFindUnused) {
   for (const bool find_unused : {false, true}) {
     const auto body = [&](Context& c) -> std::string {
       Model model = two_vectors();
@@ -286,7 +286,7 @@ TEST(GossipMisuse, OtherReadyOrders) {
   }
 }
 
-TEST(GossipMisuse, OtherRates) {
+TEST(GossipMisuse, DifferentLearningRatesAreReported) {
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();
     GossipOptions o = options(2);
@@ -302,7 +302,7 @@ TEST(GossipMisuse, OtherRates) {
 }
 
 /// If a user's function throws on one rank, the trainer ends on all, at once.
-TEST(GossipMisuse, FunctionsThatThrow) {
+TEST(GossipMisuse, ThrowingUserFunctionEndsTheTrainerOnAllRanks) {
   const std::vector<std::function<void(GossipOptions&)>> all = {
       [](GossipOptions& o) { o.optimizer = [](auto) -> Result<std::unique_ptr<Optimizer>> { throw 7; }; },
       [](GossipOptions& o) { o.schedule = [](auto) -> Result<Schedule> { throw std::runtime_error("no"); }; },
@@ -325,7 +325,7 @@ TEST(GossipMisuse, FunctionsThatThrow) {
 }
 
 /// An average in force keeps the values that it has to restore.
-TEST(GossipMisuse, AnAverageThatOutlivesItsTrainer) {
+TEST(GossipMisuse, AverageThatOutlivesItsTrainerStillRestoresValues) {
   const auto body = [](Context& c) -> std::string {
     for (const bool stepped : {false, true}) {
       Model model = two_vectors();
@@ -354,7 +354,7 @@ TEST(GossipMisuse, AnAverageThatOutlivesItsTrainer) {
 }
 
 /// A rank dies while the others exchange with it.
-TEST(GossipFailure, DeathOfARankIsToldToAll) {
+TEST(GossipFailure, DeathOfARankIsReportedToAll) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();
@@ -377,7 +377,7 @@ TEST(GossipFailure, DeathOfARankIsToldToAll) {
 }
 
 /// Destroying a trainer while the others still exchange must not block any rank.
-TEST(GossipFailure, DestructionDoesNotWait) {
+TEST(GossipFailure, DestructionDoesNotBlockAnyRank) {
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();
     auto made = GossipTrainer::create(c.world(), model.params(), {}, options(2));

@@ -48,7 +48,7 @@ std::string compare(const std::vector<double>& got, const json& want, const char
 
 json quirks() { return golden("decent_dp_quirks.json", OURO_GOLDEN_DEFAULT); }
 
-TEST(GossipQuirks, Corrections) {
+TEST(GossipQuirks, CorrectedQuirksMatchTheRecord) {
   const json all = quirks();
   const auto body = [&](Context& c) -> std::string {
     const std::string me = fmt::format("rank{}", c.rank());
@@ -101,7 +101,7 @@ TEST(GossipQuirks, Corrections) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-TEST(GossipQuirks, Buckets) {
+TEST(GossipQuirks, BucketSizesMatchTheRecord) {
   const json want = quirks().at("buckets");
   std::vector<float> memory(1);
   std::vector<Param> params;
@@ -121,7 +121,7 @@ TEST(GossipQuirks, Buckets) {
   }
 }
 
-TEST(Buckets, AreOfOneTypeAndTakeWhatTheyAreGiven) {
+TEST(Buckets, ParametersAreBucketedByTypeInTheGivenOrder) {
   const std::vector<Param> params = {{"a", View(nullptr, 33, DType::f32), {}},
                                      {"b", View(nullptr, 1, DType::f64), {}},
                                      {"c", View(nullptr, 0, DType::f32), {}},

@@ -109,7 +109,7 @@ TEST(GossipSave, ResumesBitForBit) {
           << topology << ' ' << in_bucket;
 }
 
-TEST(GossipSave, BelongsToItsRankAndModel) {
+TEST(GossipSave, StateOfAnotherRankOrModelIsRefused) {
   const auto body = [](Context& c) -> std::string {
     Model a = two_vectors(), b = two_vectors(), d = two_vectors();
     auto first = GossipTrainer::create(c.world(), a.params(), {}, options(2));
@@ -134,7 +134,7 @@ TEST(GossipSave, BelongsToItsRankAndModel) {
 }
 
 /// States of different steps would make ranks wait for exchanges that never happen.
-TEST(GossipSave, OfDifferentStepsIsRefusedEverywhere) {
+TEST(GossipSave, StatesOfDifferentStepsAreRefusedOnAllRanks) {
   const auto body = [](Context& c) -> std::string {
     Model a = two_vectors(), b = two_vectors();
     auto first = GossipTrainer::create(c.world(), a.params(), {}, options(2));
@@ -161,7 +161,7 @@ TEST(GossipSave, OfDifferentStepsIsRefusedEverywhere) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-TEST(GossipHook, SeesNeighboursAndParameters) {
+TEST(GossipHook, ReceivesNeighboursAndParameters) {
   const auto body = [](Context& c) -> std::string {
     Model model = two_vectors();
     GossipOptions o = options(2, "complete");

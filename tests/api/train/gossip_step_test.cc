@@ -122,7 +122,7 @@ TEST_P(Gossip, EveryTopologyFollowsTheFormula) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Gossip, testing::Range(1, 10));
 
 /// Checks that the tests above can fail: each of these trains differently from the formula.
-TEST(GossipMutants, AreSeen) {
+TEST(GossipMutants, WrongTrainingIsDetected) {
   const auto body = [](Context& c) -> std::string {
     const auto two = [](double w) { return *Topology::from_rounds(2, {{{{0, 1}, w}}}); };
     const auto differs = [&](const Topology& trained, double adaptive, double first_lr) -> Result<bool> {
@@ -162,7 +162,7 @@ TEST(GossipMutants, AreSeen) {
 
 /// Parameters of two types and an odd bucket size; delays between steps, between the buckets of a step, and
 /// on the user's stream: always the same bits.
-TEST(GossipTiming, DoesNotMatter) {
+TEST(GossipTiming, DelaysDoNotChangeTheResult) {
   const auto body = [](Context& c) -> std::string {
     std::vector<std::vector<double>> ends;
     std::mt19937 random(static_cast<unsigned>(c.rank()));

@@ -106,7 +106,7 @@ std::string own_call(Context& c, std::string_view algorithm) {
   return "";
 }
 
-TEST_P(JobAlgorithmOf, IsForCallsOfTheUserAlone) {
+TEST_P(JobAlgorithmOf, AppliesOnlyToCallsOfTheUser) {
   const Forced job(GetParam());
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
               for (const auto& part : {groups_and_memory(c), comparisons(c), own_call(c, GetParam())})
@@ -116,7 +116,7 @@ TEST_P(JobAlgorithmOf, IsForCallsOfTheUserAlone) {
 }
 
 /// The norm of all gradients is summed in rank order, which a ring does not do.
-TEST(JobAlgorithm, LeavesTheNormOfAShardedTrainerAlone) {
+TEST(JobAlgorithm, DoesNotApplyToTheNormOfAShardedTrainer) {
   const Forced job("ring");
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               ShardModel<float> model;

@@ -50,7 +50,7 @@ json record(const ParallelLayout& l) {
   return r;
 }
 
-TEST(LayoutGolden, Federated) {
+TEST(LayoutGolden, FederatedLayoutsMatchTheRecord) {
   test::CasesRun cases{"federated ranks", "refusals"};
   for (const json& c : test::golden("xffl_groups.json")) {
     LayoutOptions o{.world_size = c.at("world_size"), .groups = FederatedGroups::all_replicas};
@@ -134,7 +134,7 @@ void compare(const json& c, const char* key, RankRule rule, test::CasesRun& case
   }
 }
 
-TEST(LayoutGolden, TrainingAndBuffers) {
+TEST(LayoutGolden, TrainingAndBufferRanksMatchTheRecord) {
   test::CasesRun cases{"seed_era ranks", "head ranks", "refusals"};
   for (const char* file : {"torchgfn_layouts.json", "torchgfn_layouts_hostnames.json"})
     for (const json& c : test::golden(file)) {

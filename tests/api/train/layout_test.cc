@@ -29,7 +29,7 @@ ParallelLayout layout(int rank, Ints sizes, std::optional<int> hsdp,
 }
 
 /// (4,2), L = 2: the senders are 0,3 and 4,5.
-TEST(ParallelLayouts, Example) {
+TEST(ParallelLayouts, SitesOfFourAndTwoRanksGiveTheExpectedGroups) {
   const std::vector<Ints> federated{{0, 4}, {1}, {2}, {3, 5}, {0, 4}, {3, 5}};
   const std::vector<Ints> replica{{0, 2}, {1, 3}, {0, 2}, {1, 3}, {4}, {5}};
   const int from[] = {-1, 3, 0, -1, -1, -1};
@@ -46,7 +46,7 @@ TEST(ParallelLayouts, Example) {
 }
 
 /// With equal sites: either only senders form groups, or every rank forms one with its counterparts.
-TEST(ParallelLayouts, BothKindsOfFederatedGroups) {
+TEST(ParallelLayouts, SendersOrAllReplicasFormFederatedGroups) {
   for (const int width : {1, 2, 4})
     for (int r = 0; r < 12; ++r) {
       const auto few = layout(r, {4, 4, 4}, width),
@@ -66,7 +66,7 @@ TEST(ParallelLayouts, BothKindsOfFederatedGroups) {
     }
 }
 
-TEST(ParallelLayouts, WithoutFederation) {
+TEST(ParallelLayouts, ShardedAndHybridPlansHaveTheirGroups) {
   const auto sharded = *ParallelLayout::make({.rank = 2, .world_size = 4});
   EXPECT_FALSE(sharded.federation || sharded.hsdp || sharded.replica);
   EXPECT_THAT(sharded.fsdp->ranks, ElementsAre(0, 1, 2, 3));
@@ -79,7 +79,7 @@ TEST(ParallelLayouts, WithoutFederation) {
                           NamedRanks{"replica_average/0", {0, 2}}, NamedRanks{"replica_average/1", {0, 2}}));
 }
 
-TEST(ParallelLayouts, Refuses) {
+TEST(ParallelLayouts, InvalidOptionsAreRefused) {
   const auto refused = [](const LayoutOptions& o) {
     const auto made = ParallelLayout::make(o);
     return made.status().code() == Code::invalid;
@@ -111,7 +111,7 @@ TEST(ParallelLayouts, Refuses) {
   EXPECT_THAT(dropped->fsdp->ranks, ElementsAre(4, 5, 6, 7));
 }
 
-TEST(ParallelLayouts, InitPlan) {
+TEST(ParallelLayouts, InitPlanChoosesTheRanksThatMaterialise) {
   const auto materialises = [](const ParallelLayout& l) { return init_plan(l, 4).materialises; };
   for (int r = 0; r < 6; ++r) {
     EXPECT_EQ(materialises(layout(r, {3, 3}, {})), r == 0 || r == 3);
@@ -122,7 +122,7 @@ TEST(ParallelLayouts, InitPlan) {
   EXPECT_FALSE(init_plan(layout(0, {3, 3}, {}), 1).meta);
 }
 
-TEST(Meshes, AnyDimension) {
+TEST(Meshes, AxisGroupsAreFoundInThreeDimensions) {
   const std::string axes[] = {"a", "b", "c"};
   const int shape[] = {2, 3, 4};
   const auto mesh = *make_mesh(shape, axes);
@@ -154,12 +154,12 @@ TEST(Meshes, AnyDimension) {
   EXPECT_EQ(make_mesh(shape, twice).status().code(), Code::invalid);
 }
 
-TEST(Federations, Sizes) {
+TEST(Federations, WorldIsDividedIntoEqualSites) {
   EXPECT_THAT(*federation_sizes(6, 2), ElementsAre(2, 2, 2));
   for (const int k : {0, -1, 4, 6, 7}) EXPECT_EQ(federation_sizes(6, k).status().code(), Code::invalid) << k;
 }
 
-TEST(Federations, FromTheEnvironment) {
+TEST(Federations, SizesAreReadFromTheEnvironment) {
   constexpr const char* kName = "XFFL_FEDERATED_LOCAL_WORLD_SIZE";
   const auto with = [&](const char* text, int local_size = 4) {
     setenv(kName, text, 1);
@@ -176,7 +176,7 @@ TEST(Federations, FromTheEnvironment) {
   EXPECT_EQ(with("2", 0).status().code(), Code::invalid);
 }
 
-TEST(Federations, Cells) {
+TEST(Federations, HostsAreGroupedIntoCellsByTheirNumbers) {
   const std::vector<std::string> hosts{"n0001", "n0002", "n0181", "n0182", "n0183"};
   EXPECT_THAT(*cell_sizes(hosts, 180), ElementsAre(2, 3));
   EXPECT_TRUE(cell_sizes(hosts, 1000)->empty());
@@ -190,7 +190,7 @@ TEST(Federations, Cells) {
   EXPECT_TRUE(cell_sizes({}, 2)->empty());
 }
 
-TEST(RankLayouts, Examples) {
+TEST(RankLayouts, BothRankRulesAssignTheExpectedRoles) {
   for (const RankRule rule : {RankRule::contiguous, RankRule::interleaved}) {
     const auto l = *RankLayout::make(
         {.world_size = 6, .buffers = 2, .agent_groups = 3, .coordinator = true, .rule = rule});
@@ -245,7 +245,7 @@ TEST(RankLayouts, EveryRankHasOneRole) {
   EXPECT_GT(made, 1000);
 }
 
-TEST(RankLayouts, Refuses) {
+TEST(RankLayouts, InvalidOptionsAreRefused) {
   const auto refused = [](const RankLayoutOptions& o) {
     return RankLayout::make(o).status().code() == Code::invalid;
   };
@@ -310,7 +310,7 @@ TEST(LayoutGroups, SumTheirMembers) {
 }
 
 /// A chosen deadline is used; without one, these groups have a longer default than other groups.
-TEST(LayoutGroups, WaitForAnHourUnlessTold) {
+TEST(LayoutGroups, DefaultDeadlineIsAnHourUnlessOneIsChosen) {
   const auto shard_deadline = [](const InitOptions& init, const GroupOptions& options) {
     auto ranks = Context::threads(1, init);
     if (!ranks.ok()) return Milliseconds(-1);
@@ -331,7 +331,7 @@ TEST(LayoutGroups, WaitForAnHourUnlessTold) {
 
 /// Groups cost almost nothing before they are used: 33 of them take less than a millisecond, in the best of
 /// 20 attempts.
-TEST(TimedLayoutGroups, AreMadeInNoTime) {
+TEST(TimedLayoutGroups, CreationTakesLessThanAMillisecond) {
   if (OURO_TEST_TSAN) GTEST_SKIP() << "under ThreadSanitizer: its code has other times";
   EXPECT_EQ("", test::run_threads(4, [](Context& c) -> std::string {
               const auto layout = ParallelLayout::make(

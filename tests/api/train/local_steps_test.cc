@@ -21,7 +21,7 @@ using test::run_threads;
 using MakeServer = std::function<Result<std::unique_ptr<Optimizer>>()>;
 
 /// 16-bit and 8-bit deltas follow the full ones within their rounding; all ranks have the same bits.
-TEST(LocalSteps, SmallDeltasFollowTheFullOnes) {
+TEST(LocalSteps, CompressedDeltasStayCloseToExactOnes) {
   constexpr std::size_t kCount = 700;  // three blocks, one of them short
   std::vector<float> results[3];
   AggregateTraffic traffic[3];
@@ -76,7 +76,7 @@ TEST(LocalSteps, SmallDeltasFollowTheFullOnes) {
   EXPECT_EQ(traffic[2].across, kCount + 5 + 4 * (3 + 1));
 }
 
-TEST(LocalSteps, Int8LeavesABlockThatIsNotFinite) {
+TEST(LocalSteps, Int8DeltaSkipsABlockThatIsNotFinite) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {1, 1}, {}, 1);
               OURO_RANK_OK(groups);
@@ -116,7 +116,7 @@ TEST(LocalSteps, LayersThatAreFilteredOutStayLocal) {
 
 /// Ranks of a round that do not match: all get an error, whatever the format of the delta, and keep
 /// their parameters.
-TEST(LocalSteps, RanksThatDifferAreToldAndKeepWhatTheyHave) {
+TEST(LocalSteps, DifferingRanksAreRefusedAndKeepTheirParameters) {
   using Change = std::function<void(test::Model<float>&, LocalStepsOptions&, std::unique_ptr<Optimizer>&)>;
   const Change changes[] = {
       [](auto& model, auto&, auto&) { model.at(0).resize(8); },
@@ -226,7 +226,7 @@ TEST(LocalStepsSave, ResumesBitForBit) {
                 }));
 }
 
-TEST(LocalStepsSave, RanksOfDifferentRoundsAreTold) {
+TEST(LocalStepsSave, StatesOfDifferentRoundsAreRefused) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {1, 1}, {}, 1);
               OURO_RANK_OK(groups);

@@ -24,7 +24,7 @@ using test::ints;
 using test::run_threads;
 using namespace std::chrono_literals;
 
-TEST(RolesGolden, FloatsTravelAsTheyAre) {
+TEST(RolesGolden, SentFloatsArriveUnchanged) {
   test::CasesRun cases{"payloads"};
   const auto golden = test::golden("torchgfn_behaviour.json");
   if (!golden.contains("send_float_payload")) return;
@@ -68,7 +68,7 @@ TEST(Mailbox, TakesFromAnySourceInAnyOrder) {
             }));
 }
 
-TEST(Mailbox, KeepsOrderOfEveryLengthBesideCollectives) {
+TEST(Mailbox, MessagesOfEveryLengthKeepOrderDuringCollectives) {
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
               std::vector<int> all = {0, 1, 2};
               auto group = c.group(all, "mail");
@@ -157,7 +157,7 @@ TEST(Mailbox, ManyThreadsReceiveFromAnySource) {
             }));
 }
 
-TEST(Mailbox, RefusesAndTimesOut) {
+TEST(Mailbox, WrongArgumentsAreRefusedAndReceivesTimeOut) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               auto mail = Mailbox::create(c.world());
               OURO_RANK_OK(mail);
@@ -184,7 +184,7 @@ TEST(Mailbox, RefusesAndTimesOut) {
 
 /// Half of a large message has arrived and its sender is stopped: messages from others are
 /// received meanwhile.
-TEST(Mailbox, AHalfMessageHoldsUpNobodyElse) {
+TEST(Mailbox, HalfMessageDoesNotBlockOtherSenders) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(test::Mode::processes);
   EXPECT_EQ("", test::run_processes(3, [](Context& c) -> std::string {
               constexpr std::size_t kLarge = 32 << 20;

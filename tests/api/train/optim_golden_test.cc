@@ -76,7 +76,7 @@ void replay(const char* file, CasesRun& cases) {
   }
 }
 
-TEST(AccumGolden, EveryFieldOfEveryStep) {
+TEST(AccumGolden, EveryFieldOfEveryStepMatchesTheRecord) {
   CasesRun cases{"steps"};
   for (const char* file : {"accum_adam.json", "accum_adamw.json"}) {
     replay<double>(file, cases);

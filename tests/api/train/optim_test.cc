@@ -111,7 +111,7 @@ Status perform(Rule rule, Room& r, bool mixed, const Stream& stream) {
                : accum_adam(p, g, s, o, stream);
 }
 
-TEST(OptimSteps, SameBitsEverywhere) {
+TEST(OptimSteps, BitsAreTheSameOnHostAndGpu) {
   for (const Layout& layout : kLayouts)
     for (const Rule rule : kRules)
       for (const bool mixed : {false, true}) {
@@ -139,7 +139,7 @@ TEST(OptimSteps, SameBitsEverywhere) {
 }
 
 /// Adaptive mix, update and packing of the message: one pass gives the same bits as three.
-TEST(OptimSteps, FusedAsApart) {
+TEST(OptimSteps, FusedPassGivesTheBitsOfSeparatePasses) {
   for (const Layout& layout : kLayouts)
     for (const Rule rule : kRules)
       for (const Where where : {Where::host, Where::gpu}) {
@@ -165,7 +165,7 @@ TEST(OptimSteps, FusedAsApart) {
       }
 }
 
-TEST(OptimSteps, MixIsTheFormula) {
+TEST(OptimSteps, MixFollowsTheFormula) {
   Array p({}, std::vector<double>{3}), n({}, std::vector<double>{5}), message({}, 1, DType::f64);
   ASSERT_TRUE(ok(mix_and_pack(p.view(), {}, {.self = 0.5}, n.view(), 0.5, message.view())));
   EXPECT_EQ(p.read<double>()[0], 0.75 * 3 + 0.5 * 5);
@@ -173,7 +173,7 @@ TEST(OptimSteps, MixIsTheFormula) {
 }
 
 /// A window of one step equals Adam, or AdamW, bit for bit in f64.
-TEST(OptimSteps, WindowOfOneIsAdam) {
+TEST(OptimSteps, WindowOfOneStepEqualsAdam) {
   for (const bool decoupled : {false, true})
     for (const Where where : {Where::host, Where::gpu}) {
       Room one(kLayouts[0], device_of(where)), other(kLayouts[0], device_of(where));
@@ -193,7 +193,7 @@ TEST(OptimSteps, WindowOfOneIsAdam) {
 }
 
 /// Without a step count, the momentum starts at zero, which is the undamped start.
-TEST(OptimSteps, SgdWithoutCount) {
+TEST(OptimSteps, SgdWithoutStepCountStartsMomentumAtZero) {
   for (const Where where : kEverywhere) {
     Room counted(kLayouts[1], device_of(where)), plain(kLayouts[1], device_of(where));
     const SgdOptions o{.lr = 0.05, .momentum = 0.9, .nesterov = true};
@@ -211,7 +211,7 @@ TEST(OptimSteps, SgdWithoutCount) {
 }
 
 /// A master copy follows the f32 run; the parameter is the rounded master.
-TEST(OptimSteps, MasterFollowsFloat) {
+TEST(OptimSteps, MasterCopyFollowsTheFloatRun) {
   Room low(kLayouts[3], {}), high(kLayouts[1], {});
   high.p.write(low.master.read<float>());
   for (unsigned t = 0; t < 12; ++t) {
@@ -229,7 +229,7 @@ TEST(OptimSteps, MasterFollowsFloat) {
 }
 
 /// A gradient that is not finite: its element is handled as if there were no gradient; the step counts.
-TEST(OptimSteps, NotFinite) {
+TEST(OptimSteps, ElementWithNonFiniteGradientIsNotChanged) {
   Room r(kLayouts[0], {});
   auto g = numbers<double>(kCount, 5);
   g[7] = std::numeric_limits<double>::infinity();
@@ -242,7 +242,7 @@ TEST(OptimSteps, NotFinite) {
   EXPECT_EQ(r.step.read<std::int64_t>()[0], 1);
 }
 
-TEST(OptimSurvey, SameEverywhere) {
+TEST(OptimSurvey, NormIsTheSameOnHostAndGpu) {
   const auto a = numbers<float>(10000, 1), b = numbers<float>(77, 2);
   double squares = 0;
   for (const auto* v : {&a, &b})
@@ -269,7 +269,7 @@ TEST(OptimSurvey, SameEverywhere) {
   EXPECT_EQ(survey_gradients({})->norm, 0);
 }
 
-TEST(OptimRefuses, WhatDoesNotFit) {
+TEST(OptimRefuses, InvalidArgumentsAndChangesNothing) {
   for (const Where where : {Where::host, Where::gpu}) {
     const Device d = device_of(where);
     Room r(kLayouts[1], d);

@@ -114,7 +114,7 @@ TEST_F(OptimizerLists, OneLaunchForEachTypeAndDecay) {
 }
 
 /// Gradients are at new addresses: the list is written again while the stream still reads the old one.
-TEST_F(OptimizerLists, GradientsMayMove) {
+TEST_F(OptimizerLists, GradientsAtNewAddressesRewriteTheList) {
   auto one = make(), other = make();
   auto* const fake = dynamic_cast<gpu::FakeGpu*>(&gpu::gpu());
   if (fake != nullptr) fake->delay(gpu::FakeOp::kernel, std::chrono::milliseconds(2));
@@ -135,7 +135,7 @@ TEST_F(OptimizerLists, GradientsMayMove) {
 
 /// A parameter that misses a step has its own step count from then on; one that has caught up shares the
 /// count of the others again.
-TEST_F(OptimizerLists, WhatStaysAwayCountsAlone) {
+TEST_F(OptimizerLists, ParameterThatMissesAStepHasItsOwnCount) {
   auto one = make(), other = make();
   const std::vector<std::vector<std::size_t>> absent = {{}, {2, 4}, {2}, {}, {0, 1, 3, 5, 6, 7, 8, 9, 10, 11},
                                                         {}, {4},    {},  {}};
@@ -148,7 +148,7 @@ TEST_F(OptimizerLists, WhatStaysAwayCountsAlone) {
 
 /// Weights 2, 4, 8 and 10 are in one list. All of them step, then two of them twice, then the other
 /// two twice.
-TEST_F(OptimizerLists, WhatHasCaughtUpIsOfTheListAgain) {
+TEST_F(OptimizerLists, ParameterThatHasCaughtUpRejoinsTheList) {
   if (dynamic_cast<gpu::FakeGpu*>(&gpu::gpu()) == nullptr)
     GTEST_SKIP() << "emulated devices only (OURO_FAKE_GPUS)";
   const auto of = [&](std::vector<std::size_t> some) {
@@ -171,7 +171,7 @@ TEST_F(OptimizerLists, WhatHasCaughtUpIsOfTheListAgain) {
 
 /// Weight 4 rejoins weight 2, so the count that it leaves has no owner while its launches are still pending.
 /// A step on another stream meanwhile must not reuse that count.
-TEST_F(OptimizerLists, StatesOnTwoStreamsCountApart) {
+TEST_F(OptimizerLists, StepsOnTwoStreamsDoNotShareACount) {
   auto one = make(), other = make();
   const Stream second = *Stream::create(kGpu);
   got.set_gradients(1), want.set_gradients(1);
@@ -224,7 +224,7 @@ TEST_F(OptimizerLists, MixesOnTwoStreamsHaveTheirOwnLists) {
 
 /// A step that cannot allocate memory, for the second of its counts or for a list, must not have counted
 /// anything nor lost a count.
-TEST_F(OptimizerLists, AStepWithoutMemoryIsNoStep) {
+TEST_F(OptimizerLists, FailedAllocationChangesNoStepCount) {
   auto* const fake = dynamic_cast<gpu::FakeGpu*>(&gpu::gpu());
   if (fake == nullptr) GTEST_SKIP() << "emulated devices only (OURO_FAKE_GPUS)";
   auto one = make(), other = make();
@@ -256,7 +256,7 @@ TEST_F(OptimizerLists, AStepWithoutMemoryIsNoStep) {
 /// A graph steps its list and counts for all of it, with the addresses of its capture, whatever addresses
 /// other steps use. A step of only some of its parameters would count twice for them: it is refused, and
 /// changes nothing.
-TEST_F(OptimizerLists, GraphsCountForTheirList) {
+TEST_F(OptimizerLists, GraphStepsCountForTheWholeList) {
   auto one = make(), other = make();
   for (unsigned t = 0; t < 2; ++t) both(*one, *other, t);
   const Tensors moved(kGpu);
@@ -290,7 +290,7 @@ TEST_F(OptimizerLists, GraphsCountForTheirList) {
 }
 
 /// The first step is in a graph: its replays count from the first one.
-TEST_F(OptimizerLists, CapturedBeforeAnyStep) {
+TEST_F(OptimizerLists, FirstStepInAGraphCountsFromItsFirstReplay) {
   auto one = *make_optimizer(kRule), other = *make_optimizer(kRule);
   std::vector<Param> mine, theirs;
   for (const std::size_t i : {0, 2, 4, 6}) {

@@ -37,7 +37,7 @@ struct Model {
 constexpr AccumAdamOptions kAccum{
     .lr = 0.01, .beta2 = 0.98, .weight_decay = 0.1, .accum_iter = 3, .decoupled = true};
 
-TEST(Optimizers, AreTheFunctions) {
+TEST(Optimizers, StepsEqualTheStepFunctions) {
   for (const Where where : kEverywhere) {
     Model got(device_of(where)), want;
     auto made = make_optimizer(kAccum, {.decay_rule = DecayRule::standard});
@@ -71,7 +71,7 @@ TEST(Optimizers, AreTheFunctions) {
 }
 
 /// A parameter without a gradient is not changed, and its step count starts when it has one.
-TEST(Optimizers, MissingGradients) {
+TEST(Optimizers, ParameterWithoutGradientIsNotChangedOrCounted) {
   for (const Where where : {Where::host, Where::gpu}) {
     Model late(device_of(where)), alone(device_of(where));
     auto one = *make_optimizer(kAccum), other = *make_optimizer(kAccum);
@@ -92,7 +92,7 @@ TEST(Optimizers, MissingGradients) {
   }
 }
 
-TEST(Optimizers, Exchange) {
+TEST(Optimizers, ExchangeGivesTheResultOfTheHost) {
   for (const Where where : kEverywhere) {
     const Device d = device_of(where);
     Model got(d), want;
@@ -135,7 +135,7 @@ TEST(Optimizers, Exchange) {
 
 /// Every kind of optimiser, saved in the middle of a window, on the host or on a device, and loaded on the
 /// other: the same bits as without saving.
-TEST(Optimizers, SaveAndLoad) {
+TEST(Optimizers, LoadedStateContinuesBitForBit) {
   const auto kinds = [] {
     std::vector<std::unique_ptr<Optimizer>> all;
     all.push_back(*make_optimizer(SgdOptions{.lr = 0.1}));
@@ -171,7 +171,7 @@ TEST(Optimizers, SaveAndLoad) {
 }
 
 /// A captured step is replayed: it counts, and uses the rate of its capture.
-TEST(Optimizers, CapturedSteps) {
+TEST(Optimizers, CapturedStepCountsAndKeepsItsRateOnReplay) {
   const Stream& stream = stream_of(Where::gpu_stream);
   const gpu::Stream handle{kGpu.index, stream.cuda_handle()};
   Model got(kGpu), want;
@@ -211,7 +211,7 @@ TEST(Optimizers, CapturedSteps) {
   EXPECT_TRUE(ok(gpu::gpu().destroy_graph(*graph)));
 }
 
-TEST(Optimizers, LoadRefuses) {
+TEST(Optimizers, DamagedOrForeignStateIsRefused) {
   Model model;
   model.set_gradients(1);
   auto one = *make_optimizer(kAccum);
@@ -265,7 +265,7 @@ TEST(Optimizers, MasterIsMadeAtTheFirstStep) {
   }
 }
 
-TEST(Optimizers, Refuses) {
+TEST(Optimizers, InvalidStepsAreRefusedWithoutChange) {
   Model model;
   auto one = *make_optimizer(kAccum);
   auto twice = model.params;
@@ -289,7 +289,7 @@ TEST(Optimizers, Refuses) {
 }
 
 /// A step that a device refuses leaves rate and states unchanged.
-TEST(Optimizers, ARefusedStepChangesNothing) {
+TEST(Optimizers, StepThatADeviceRefusesChangesNothing) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   auto made = make_optimizer(kAccum);
   ASSERT_TRUE(ok(made));
@@ -312,7 +312,7 @@ TEST(Optimizers, ARefusedStepChangesNothing) {
 
 /// Parameters of type half: the same bits as on the host everywhere, close to float, and closer with a
 /// master copy.
-TEST(Optimizers, Half) {
+TEST(Optimizers, HalfStaysCloseToFloatOnHostAndGpu) {
   constexpr std::size_t kMany = 500;
   const auto half = [](const std::vector<float>& v) {
     std::vector<std::uint16_t> bits;
@@ -348,7 +348,7 @@ TEST(Optimizers, Half) {
   }
 }
 
-TEST(Optimizers, DecayGroups) {
+TEST(Optimizers, DecayGroupsAreSplitByNameAndRule) {
   const std::vector<std::string> names{"fc.weight", "fc.bias", "layer.bn1.weight", "embed", "bn"};
   const std::vector<std::size_t> plain{0, 3}, special{1, 2, 4};
   EXPECT_EQ(decay_groups(names).decay, plain);

@@ -31,7 +31,7 @@ std::vector<double> serial(std::vector<double> x, int rounds, Rule&& rule) {
 }
 
 /// Enqueued work keeps what it uses alive.
-TEST(OuterOptimizer, MayGoBeforeItsStepHasRun) {
+TEST(OuterOptimizer, MayBeDestroyedBeforeItsStepHasRun) {
   std::vector<double> x(1 << 16, 1.0);
   const Param p{.name = "x", .value = std::span(x), .grad = {}};
   Stream stream = *Stream::create();
@@ -92,7 +92,7 @@ TEST(OuterOptimizer, SgdOfRateOneIsTheMean) {
               }));
 }
 
-TEST(OuterOptimizer, NesterovIsDiLoCo) {
+TEST(OuterOptimizer, DiLoCoFollowsItsNesterovFormula) {
   std::vector<double> v(5);
   const auto want = serial(numbers<double>(5, 3), 8, [&](std::size_t i, double x, double g) {
     v[i] = 0.9 * v[i] + g;
@@ -165,7 +165,7 @@ TEST(ServerRules, SaveAndLoadContinueBitForBit) {
   EXPECT_NE(x, y);
 }
 
-TEST(ServerRules, LeaveElementsAloneThatAreNotFinite) {
+TEST(ServerRules, ElementsWithNonFiniteGradientsAreNotChanged) {
   std::vector<float> x = {1, 2, 3}, g = {0.5F, std::nanf(""), INFINITY};
   auto rule = fed_adam();
   const Param p[] = {{.name = "w", .value = std::span(x), .grad = std::span(g)}};
@@ -211,7 +211,7 @@ TEST(OuterOptimizer, OnAGpuGivesTheBitsOfTheHost) {
       }
 }
 
-TEST(OuterOptimizer, StepsFromModelsAtHand) {
+TEST(OuterOptimizer, StepsFromGivenModelsWithoutAGroup) {
   std::vector<double> base = {1, -2, 0.5}, one = {1.4, -2, 0.1}, two = {1.2, -2.6, 0.5};
   const auto param = [](std::vector<double>& v) {
     return Param{.name = "w", .value = std::span(v), .grad = {}};
@@ -289,7 +289,7 @@ TEST(OuterOptimizer, AStepThatIsRefusedChangesNothing) {
 }
 
 /// A step in the caller runs after those that are enqueued in a stream.
-TEST(ServerRules, StepsWithoutAStreamWaitForThoseOnOne) {
+TEST(ServerRules, StepInTheCallerWaitsForStepsOnAStream) {
   std::vector<float> want = numbers<float>(50, 1), x = want;
   const std::vector<float> first = numbers<float>(50, 2), second = numbers<float>(50, 3);
   const auto step = [](Optimizer& o, std::vector<float>& values, const std::vector<float>& gradient,

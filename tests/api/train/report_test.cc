@@ -24,7 +24,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-TEST(ReportGolden, Timings) {
+TEST(ReportGolden, ReportsMatchTheRecord) {
   test::CasesRun cases{"ranks with timings", "steps with an imbalance"};
   // The order of steps matters, so the file is read in its order.
   const auto golden = test::golden<nlohmann::ordered_json>("torchgfn_behaviour.json");
@@ -59,7 +59,7 @@ bool refused(const std::vector<Timings>& ranks) {
 }
 
 /// Where the original fails, ouro refuses.
-TEST(ReportGolden, Errors) {
+TEST(ReportGolden, RefusalsMatchTheRecord) {
   test::CasesRun cases{"refused timings", "timings that cannot be written down"};
   const auto golden = test::golden("torchgfn_behaviour.json");
   if (!golden.contains("errors")) return;
@@ -79,7 +79,7 @@ TEST(ReportGolden, Errors) {
   }
 }
 
-TEST(Reports, SkippedStepsStandInTheirPlaces) {
+TEST(Reports, SkippedStepsAreReportedInTheirPlaces) {
   const Timings first{{"x", {1}}, {"a", {1, 2}}, {"y", {1}}, {"b", {3}}}, second{{"b", {5}}, {"a", {3, 2}}};
   const Timings ranks[] = {first, second};
   const auto report = *load_imbalance(ranks);
@@ -94,7 +94,7 @@ TEST(Reports, SkippedStepsStandInTheirPlaces) {
   EXPECT_EQ(report.steps[1].waiting, 1);
 }
 
-TEST(Reports, Refuse) {
+TEST(Reports, InvalidTimingsAreRefused) {
   EXPECT_TRUE(refused({}));
   EXPECT_TRUE(refused({{{"a", {}}}}));
   EXPECT_TRUE(refused({{{"a", {1, 2}}}, {{"a", {1}}}}));
@@ -102,7 +102,7 @@ TEST(Reports, Refuse) {
   EXPECT_FALSE(refused({{{"a", {1}}}, {}}));
 }
 
-TEST(Job, FirstEnv) {
+TEST(Job, FirstEnvReturnsTheFirstVariableThatIsNotEmpty) {
   setenv("OURO_TEST_EMPTY", "", 1);
   setenv("OURO_TEST_SECOND", "2", 1);
   setenv("OURO_TEST_THIRD", "3", 1);
@@ -112,7 +112,7 @@ TEST(Job, FirstEnv) {
   for (const char* name : names) unsetenv(name);
 }
 
-TEST(Job, LaunchedByTorchrun) {
+TEST(Job, TorchrunIsDetectedByAllItsVariables) {
   const char* const names[] = {"LOCAL_RANK",         "RANK",
                                "GROUP_RANK",         "ROLE_RANK",
                                "LOCAL_WORLD_SIZE",   "WORLD_SIZE",
@@ -129,7 +129,7 @@ TEST(Job, LaunchedByTorchrun) {
   for (const char* name : names) unsetenv(name);
 }
 
-TEST(Job, WithoutOne) {
+TEST(Job, CallsWithoutAJobActAsASingleRank) {
   setenv("RANK", "3", 1);
   setenv("WORLD_SIZE", "5", 1);
   Context none;
@@ -143,7 +143,7 @@ TEST(Job, WithoutOne) {
 }
 
 /// Two jobs of two ranks on one host: each sums its own ranks only, whatever the other does.
-TEST(Job, TwoOnOneHostAtOnce) {
+TEST(Job, TwoJobsOnOneHostDoNotMix) {
   std::vector<std::string> wrong(4);
   std::array<UniqueId, 2> ids = {*UniqueId::create(), *UniqueId::create()};
   std::vector<std::jthread> ranks;
@@ -171,7 +171,7 @@ TEST(Job, TwoOnOneHostAtOnce) {
   EXPECT_EQ(wrong, std::vector<std::string>(4));
 }
 
-TEST(Job, AmongRanks) {
+TEST(Job, RankInfoAndPrintsFollowTheRank) {
   testing::internal::CaptureStdout();
   const std::string wrong = test::run_threads(3, [](Context& c) -> std::string {
     OURO_RANK_CHECK((dist_info(c) == DistInfo{c.local_rank(), c.rank(), 3, 3}), "rank {}", c.rank());

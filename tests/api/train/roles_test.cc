@@ -23,7 +23,7 @@ using test::ints;
 using test::run_threads;
 using namespace std::chrono_literals;
 
-TEST(Roles, HaveTheirGroupsAndCloseEverywhere) {
+TEST(Roles, EachRoleHasItsGroupsAndClosesOnAllRanks) {
   EXPECT_EQ("", run_threads(6, [](Context& c) -> std::string {
               auto roles = make_roles(c, {.buffers = 2, .agent_groups = 3, .coordinator = true});
               OURO_RANK_OK(roles);
@@ -51,7 +51,7 @@ TEST(Roles, HaveTheirGroupsAndCloseEverywhere) {
 }
 
 /// Ranks that do not share memory count as different hosts, whatever the machine is called.
-TEST(Roles, FollowTheHostsOfTheJob) {
+TEST(Roles, BuffersFollowTheHostsOfTheJob) {
   EXPECT_EQ("", run_threads(5, [](Context& c) -> std::string {
               auto roles = make_roles(c, {.buffers = 2});
               OURO_RANK_OK(roles);
@@ -64,7 +64,7 @@ TEST(Roles, FollowTheHostsOfTheJob) {
             }));
 }
 
-TEST(Roles, OfOneRankNeedNobody) {
+TEST(Roles, OneRankAloneIsTheTrainer) {
   EXPECT_EQ("", run_threads(1, [](Context& c) -> std::string {
               auto roles = make_roles(c);
               OURO_RANK_OK(roles);
@@ -75,7 +75,7 @@ TEST(Roles, OfOneRankNeedNobody) {
             }));
 }
 
-TEST(Roles, ThatDifferAreRefusedOnEveryRank) {
+TEST(Roles, DifferingOptionsAreRefusedOnEveryRank) {
   EXPECT_EQ(
       "", run_threads(3, [](Context& c) -> std::string {
         const auto code = [](const Result<Roles>& r) { return r.status().code(); };
@@ -92,7 +92,7 @@ TEST(Roles, ThatDifferAreRefusedOnEveryRank) {
 // ---- the replay service ------------------------------------------------------------------------------
 
 /// 8 clients and 2 managers, with each client in its own manner; the score is the sum of the bytes.
-TEST(Replay, ClientsOfEveryKindAndTwoManagers) {
+TEST(Replay, TwoManagersServeAllKindsOfRequests) {
   constexpr int kRounds = 20;
   std::atomic<std::int64_t> stored{0};
   EXPECT_EQ(
@@ -151,7 +151,7 @@ TEST(Replay, ClientsOfEveryKindAndTwoManagers) {
 }
 
 /// A client that sends EXIT twice has left once; one that leaves twice sends it once.
-TEST(Replay, CountsWhoHasLeftNotHowOften) {
+TEST(Replay, ClientThatExitsTwiceIsCountedOnce) {
   EXPECT_EQ("", run_threads(3, [](Context& c) -> std::string {
               auto mail = Mailbox::create(c.world());
               OURO_RANK_OK(mail);
@@ -216,7 +216,7 @@ TEST(Replay, LateAnswersAreDropped) {
       }));
 }
 
-TEST(Replay, RefusesWhatIsNoRequest) {
+TEST(Replay, InvalidRequestsAreRefused) {
   EXPECT_EQ(
       "", run_threads(2, [](Context& c) -> std::string {
         auto mail = Mailbox::create(c.world());

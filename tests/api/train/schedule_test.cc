@@ -12,7 +12,7 @@
 namespace ouro::train {
 namespace {
 
-TEST(ScheduleGolden, CosineWithWarmup) {
+TEST(ScheduleGolden, CosineWithWarmupMatchesTheRecord) {
   test::CasesRun cases{"schedules", "rates"};
   for (const auto& c : test::golden("lr_cosine_warmup.json")) {
     cases.add("schedules");
@@ -50,7 +50,7 @@ TEST(Schedule, CopiesAreIndependent) {
 }
 
 /// 3 epochs of 7 div 2 = 3 updates: T = 9; a warm-up of a third: w = 3.
-TEST(Schedule, WarmupCosineDecay) {
+TEST(Schedule, WarmupCosineDecayFollowsTheFormula) {
   const WarmupCosineOptions options{
       .peak = 0.3, .epochs = 3, .steps_per_epoch = 7, .accum = 2, .warmup_fraction = 0.34};
   const Schedule s = *warmup_cosine_decay(options);
@@ -65,7 +65,7 @@ TEST(Schedule, WarmupCosineDecay) {
   EXPECT_DOUBLE_EQ(one.at(0), 0.01);
 }
 
-TEST(Schedule, Refuses) {
+TEST(Schedule, InvalidOptionsAreRefused) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(cosine_with_warmup(0.1, 0, 0).status().code(), Code::invalid);
   EXPECT_EQ(cosine_with_warmup(0.1, 10, -1).status().code(), Code::invalid);

@@ -114,17 +114,17 @@ std::string told(Context& c, int shards, const Difference& d, int odd) {
   OURO_RANK_OK(shard_step<float>(*made, c.rank(), 0));
   return text(made->close()) == "ok" ? "" : "close";
 }
-TEST(ShardMisuse, RanksThatDifferAreToldSo) {
+TEST(ShardMisuse, DifferencesBetweenRanksAreReported) {
   for (const Difference& d : differences())
     for (const int odd : {0, 2})
       EXPECT_EQ(run_threads(3, [&](Context& c) { return told(c, 3, d, odd); }), "") << d.name << odd;
 }
-TEST(ShardMisuse, RanksOfAMeshThatDifferAreToldSo) {
+TEST(ShardMisuse, DifferencesBetweenRanksOfAMeshAreReported) {
   for (const Difference& d : differences())
     EXPECT_EQ(run_threads(4, [&](Context& c) { return told(c, 2, d, 3); }), "") << d.name;
 }
 
-TEST(ShardMisuse, RanksWithOtherSchedulesAreToldSo) { EXPECT_EQ(run_threads(2, told_of_schedules), ""); }
+TEST(ShardMisuse, DifferentSchedulesAreReported) { EXPECT_EQ(run_threads(2, told_of_schedules), ""); }
 
 /// A table of rates is queried for the run's steps only; if it ends on one rank, all get an error.
 std::string steps_of_a_table(Context& c) {
@@ -142,9 +142,11 @@ std::string steps_of_a_table(Context& c) {
   OURO_RANK_CHECK(says(s, "threw an exception") && says(made->status(), "threw an exception"), "{}", text(s));
   return "";
 }
-TEST(ShardMisuse, SchedulesThatEnd) { EXPECT_EQ(run_threads(2, steps_of_a_table), ""); }
+TEST(ShardMisuse, ScheduleThatThrowsEndsTheTrainerOnAllRanks) {
+  EXPECT_EQ(run_threads(2, steps_of_a_table), "");
+}
 
-TEST(ShardMisuse, GroupsThatAreNoMesh) {
+TEST(ShardMisuse, GroupsThatFormNoMeshAreRefused) {
   const auto body = [](Context& c) -> std::string {
     Model model(kTwo);
     auto grid = Grid::make(c, 2);
@@ -165,7 +167,7 @@ TEST(ShardMisuse, GroupsThatAreNoMesh) {
   EXPECT_EQ(run_threads(4, body), "");
 }
 
-TEST(ShardMisuse, ArgumentsThatNobodyAccepts) {
+TEST(ShardMisuse, InvalidArgumentsAreRefused) {
   const auto body = [](Context& c) -> std::string {
     Model model(kTwo);
     const auto refused = [&](auto&& change) {
@@ -210,7 +212,7 @@ TEST(ShardMisuse, ArgumentsThatNobodyAccepts) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-TEST(ShardMisuse, CallsOutOfTurnChangeNothing) {
+TEST(ShardMisuse, CallsOutOfOrderAreRefusedAndChangeNothing) {
   const auto body = [](Context& c) -> std::string {
     Model model(kTwo);
     ShardOptions o = shard_options();
@@ -295,7 +297,7 @@ std::string leave_out(Context& c, int shards, bool find_unused, int at) {
   OURO_RANK_CHECK(find_unused, "nobody was told");
   return text(made->close()) == "ok" ? "" : "close";
 }
-TEST(ShardMisuse, MissingGradients) {
+TEST(ShardMisuse, MissingGradientIsNamedUnlessFindUnused) {
   for (const int at : {0, 2})
     for (const bool find_unused : {false, true})
       EXPECT_EQ(run_threads(3, [&](Context& c) { return leave_out(c, 3, find_unused, at); }), "")
@@ -332,7 +334,7 @@ std::string survive(Context& c, int shards, std::atomic<int>& told) {
   }
   return "nobody died";
 }
-TEST(ShardFailure, DeathOfARankIsToldToAll) {
+TEST(ShardFailure, DeathOfARankIsReportedToAll) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   for (const auto& [n, shards] : {std::pair{3, 3}, std::pair{3, 1}, std::pair{4, 2}}) {
     std::atomic<int>& told = shared_counter();
@@ -347,7 +349,7 @@ TEST(ShardFailure, DeathOfARankIsToldToAll) {
 }
 
 /// Destroying a trainer in the middle of a step must not block any rank.
-TEST(ShardFailure, DestructionDoesNotWait) {
+TEST(ShardFailure, DestructionInAStepDoesNotBlockAnyRank) {
   const auto body = [](Context& c) -> std::string {
     Model model(kTwo);
     auto made = make_trainer(c, 2, model.params(), shard_options(0));

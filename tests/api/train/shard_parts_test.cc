@@ -12,7 +12,7 @@ namespace {
 
 using namespace ouro::test;  // NOLINT
 
-TEST(ShardMemory, OneRankUpdatesAnElement) {
+TEST(ShardMemory, EachElementIsUpdatedOnOneRankOnly) {
   const auto body = [](Context& c) -> std::string {
     constexpr std::size_t kElements = 4096;
     ShardModel<float> model({{"w", {64, 64}}, {"v", {3}}});
@@ -43,7 +43,7 @@ TEST(ShardMemory, OneRankUpdatesAnElement) {
   for (const int n : {1, 3, 4}) EXPECT_EQ(run_threads(n, body), "") << n;
 }
 
-TEST(ShardMemory, StateIsThatOfTheShard) {
+TEST(ShardMemory, SavedStateHasTheSizeOfTheShard) {
   const auto body = [](Context& c) -> std::string {
     ShardModel<float> model({{"w", {128, 128}}});
     auto made = make_trainer(c, 4, model.params(), shard_options());
@@ -59,7 +59,7 @@ TEST(ShardMemory, StateIsThatOfTheShard) {
   EXPECT_EQ(run_threads(4, body), "");
 }
 
-TEST(ShardMemory, ValuesAreWhereTheOptionSays) {
+TEST(ShardMemory, ValuesLieInTheBucketOnlyIfTheOptionSaysSo) {
   const auto body = [](Context& c) -> std::string {
     for (const bool in_bucket : {true, false}) {
       ShardModel<float> model;
@@ -83,7 +83,7 @@ TEST(ShardMemory, ValuesAreWhereTheOptionSays) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-TEST(ShardMemory, FrozenParametersAreRank0sOrOnesOwn) {
+TEST(ShardMemory, FrozenParametersAreTakenFromRankZeroOnlyIfSyncAll) {
   const auto body = [](Context& c) -> std::string {
     for (const bool sync_all : {true, false})
       for (const int shards : {4, 2, 1}) {
@@ -161,7 +161,7 @@ TEST(ShardClip, LeavesSmallGradientsAlone) {
 
 /// An infinity in one element on one rank: no rank updates, the scale is halved everywhere, and the schedule
 /// does not advance.
-TEST(ShardScaler, OneRankOverflows) {
+TEST(ShardScaler, OverflowOnOneRankSkipsTheStepOnAllRanks) {
   const auto body = [](Context& c) -> std::string {
     for (const int shards : {c.world_size(), 2, 1}) {
       ShardModel<float> model;
@@ -200,7 +200,7 @@ TEST(ShardScaler, OneRankOverflows) {
   };
   EXPECT_EQ(run_threads(4, body), "");
 }
-TEST(ShardScaler, ScaleCancels) {
+TEST(ShardScaler, ScaleDoesNotChangeTheResult) {
   const auto body = [](Context& c) -> std::string {
     ShardModel<float> model;
     ShardOptions o = shard_options();

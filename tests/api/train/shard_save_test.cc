@@ -68,7 +68,7 @@ TEST(ShardSave, ResumesBitForBit) {
 }
 
 /// If one rank cannot load a state, no rank loads it.
-TEST(ShardSave, IsRefusedByAllOrNone) {
+TEST(ShardSave, StateThatOneRankRefusesIsLoadedByNone) {
   const auto body = [](Context& c) -> std::string {
     ShardModel<float> model, other;
     auto made = make_trainer(c, 3, model.params(), shard_options());

@@ -231,7 +231,7 @@ TEST(ShardStep, WaitsForTheUsersStream) {
 }
 
 /// Two types in one model: separate buckets, but one norm.
-TEST(ShardStep, MixesTypes) {
+TEST(ShardStep, TwoTypesHaveSeparateBucketsButOneNorm) {
   const auto body = [](Context& c) -> std::string {
     ShardModel<float> wide({{"a", {40}}, {"b", {70}}});
     ShardModel<double> double_wide({{"c", {33}}});

@@ -23,7 +23,7 @@ bool uniform(const std::vector<double>& y) {
 
 class Windows : public ::testing::TestWithParam<test::Mode> {};
 
-TEST_P(Windows, GetPutAccumulateAndAverage) {
+TEST_P(Windows, GetPutAccumulateAndAverageGiveExpectedValues) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ("", run(GetParam(), 3, [](Context& c) -> std::string {
               const auto mine = static_cast<float>(c.rank() + 1);
@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(All, Windows, ::testing::Values(test::Mode::threads, te
 
 /// Owners publish while others read: every array that is read is one that was published, never parts of two,
 /// and never older than one that was read before. In the end every rank has read the last one.
-TEST_P(Windows, ShowWholeArraysToThoseWhoDoNotWait) {
+TEST_P(Windows, ConcurrentReadersSeeOnlyWholeArrays) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ("", run(GetParam(), 4, [](Context& c) -> std::string {
               constexpr int kTurns = 100;
@@ -107,7 +107,7 @@ TEST_P(Windows, ShowWholeArraysToThoseWhoDoNotWait) {
 }
 
 /// Overlapping readers do not starve a writer: while it waits, each of them reads at most once more.
-TEST(Window, AWriterComesToItsTurn) {
+TEST(Window, ReadersDoNotStarveAWriter) {
   EXPECT_EQ("", run_threads(4, [](Context& c) -> std::string {
               std::vector<double> x(1 << 17);
               auto w = Window::create(c.world(), std::span<const double>(x));

@@ -68,7 +68,7 @@ TEST(FakeGpuEvents, MeasureTime) {
   EXPECT_LT(value(rig.gpu.elapsed_ms(b, a)), 0);
 }
 
-TEST(FakeGpuEvents, AreKnownUntilTheyAreDestroyed) {
+TEST(FakeGpuEvents, CannotBeUsedOnceTheyAreDestroyed) {
   Rig rig;
   const Stream other = rig.another();
   const Event e = rig.event();
@@ -92,7 +92,7 @@ const Kernel kAdd = kernel<Add>("add", [](const Add& a, int, int) { *a.to += *a.
 
 void count(void* n) { ++*static_cast<int*>(n); }
 
-TEST(FakeGpuCapture, WhatIsCapturedRunsAtEachLaunchOnly) {
+TEST(FakeGpuCapture, CapturedWorkRunsAtEachLaunchOnly) {
   Rig rig;
   const std::uint32_t one = 1;
   int calls = 0;
@@ -191,7 +191,7 @@ Status broken_by(Rig& rig, const std::function<Status()>& wrong, const char* why
   return end;
 }
 
-TEST(FakeGpuCapture, IsBrokenByCallsThatNeedWorkThatRuns) {
+TEST(FakeGpuCapture, IsBrokenByCallsThatWaitForWork) {
   Rig rig;
   const Event e = rig.event(), outside = rig.event();
   const Stream other = rig.another();
@@ -232,7 +232,7 @@ TEST(FakeGpuCapture, IsBrokenByCallsThatNeedWorkThatRuns) {
   EXPECT_THAT(gpu.end_capture(rig.stream), Fails(Reason::invalid, "not being captured"));
 }
 
-TEST(FakeGpuCapture, AnEventOfItMarksNothingThatRuns) {
+TEST(FakeGpuCapture, EventRecordedInItCannotBeWaitedForOutside) {
   Rig rig;
   const Event e = rig.event(true);
   OK(rig.gpu.begin_capture(rig.stream));
@@ -246,7 +246,7 @@ TEST(FakeGpuCapture, AnEventOfItMarksNothingThatRuns) {
   OK(rig.gpu.synchronize(e)) << "until it is recorded again";
 }
 
-TEST(FakeGpuCapture, WhatForksHasToJoin) {
+TEST(FakeGpuCapture, ForkedStreamsMustJoinBeforeTheEnd) {
   Rig rig;
   const Stream other = rig.another();
   const Event fork = rig.event(), join = rig.event();
@@ -283,7 +283,7 @@ TEST(FakeGpuCapture, TwoCapturesDoNotMix) {
   EXPECT_THAT(rig.gpu.end_capture(other), Fails(Reason::invalid, "broken"));
 }
 
-TEST(FakeGpuCapture, AFailedCallIsNotPartOfIt) {
+TEST(FakeGpuCapture, FailedCallIsNotCaptured) {
   Rig rig;
   OK(rig.gpu.begin_capture(rig.stream));
   rig.gpu.fail_next(FakeOp::set, Reason::resource);
@@ -307,7 +307,7 @@ TEST(FakeGpuCapture, AReplayOfFreedMemoryLosesTheDevice) {
   EXPECT_THAT(rig.gpu.synchronize(rig.stream), Fails(Reason::device, "illegal address in set"));
 }
 
-TEST(FakeGpuCapture, AReplayThatIsBlockedEndsWithTheFake) {
+TEST(FakeGpuCapture, BlockedReplayEndsWhenTheFakeGpuIsDestroyed) {
   Rig rig({.devices = 2});
   const Stream there = rig.another(1);
   const Event fork = rig.event(), join = rig.event(false, 1);

@@ -74,7 +74,7 @@ TEST(FakeGpuHarsh, StreamsShareHardwareQueues) {
   rig.gpu.lose(0);  // also ends calls that wait for a place in the stream
 }
 
-TEST(FakeGpuHarsh, AFullStreamHoldsUpAllCalls) {
+TEST(FakeGpuHarsh, FullStreamBlocksFurtherCalls) {
   const auto fill = [](Rig& rig) {
     for (auto op : {at_least(rig.host, 1), write(rig.host + 1, 1), write(rig.host + 1, 2)})
       OK(rig.enqueue(op));
@@ -94,7 +94,7 @@ TEST(FakeGpuHarsh, AFullStreamHoldsUpAllCalls) {
   release.join();
 }
 
-TEST(FakeGpuHarsh, ContextsAreCounted) {
+TEST(FakeGpuHarsh, OnlyUsedDevicesCountAsContexts) {
   FakeGpu gpu({.devices = 4});
   EXPECT_EQ(value(gpu.reachable(1)).size(), 3u);
   EXPECT_TRUE(gpu.peer_access(0, 3));
@@ -104,7 +104,7 @@ TEST(FakeGpuHarsh, ContextsAreCounted) {
   EXPECT_EQ(gpu.contexts(), 2);
 }
 
-TEST(FakeGpuHarsh, AProcessSeesSomeOfTheDevices) {
+TEST(FakeGpuHarsh, ProcessMaySeeASubsetOfTheDevices) {
   FakeGpu all({.devices = 3});
   FakeGpu one({.devices = 1, .first = 2, .host_devices = 3});
   EXPECT_EQ(value(one.properties(0)).uuid, value(all.properties(2)).uuid);

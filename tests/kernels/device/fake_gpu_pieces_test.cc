@@ -21,7 +21,7 @@ class Pieces : public testing::Test {
   std::byte* at = nullptr;
 };
 
-TEST_F(Pieces, ChunksAdjoinAndEachIsAMapping) {
+TEST_F(Pieces, AdjacentChunksAreMappingsOfTheirOwn) {
   EXPECT_THAT(g.map(0, at, 100), Fails(Reason::invalid, "multiple"));
   EXPECT_THAT(g.map(0, at + 3 * kUnit, 2 * kUnit), Fails(Reason::invalid, "not in a reserved range"));
   OK(g.map(0, at, kUnit));
@@ -43,7 +43,7 @@ TEST_F(Pieces, ChunksAdjoinAndEachIsAMapping) {
   EXPECT_EQ(g.live().allocations, 0);
 }
 
-TEST_F(Pieces, AreRetainedWhereTheyCanBeShared) {
+TEST_F(Pieces, AreRetainedOnlyIfShareable) {
   OK(g.map(0, at, kUnit, false));
   EXPECT_THAT(g.retain_piece(at), Fails(Reason::unsupported, "without a shareable handle type"));
   OK(g.map(0, at + kUnit, kUnit));
@@ -59,7 +59,7 @@ TEST_F(Pieces, AreRetainedWhereTheyCanBeShared) {
   EXPECT_EQ(g.live().retained, 0);
 }
 
-TEST_F(Pieces, AreOpenToOtherDevicesWhenTheyAreOpened) {
+TEST_F(Pieces, AreAccessibleToPeersOnlyOnceOpened) {
   OK(g.enable_peer(1, 0));
   OK(g.map(0, at, kUnit));
   const Stream other = value(g.create_stream(1, 0));
@@ -71,7 +71,7 @@ TEST_F(Pieces, AreOpenToOtherDevicesWhenTheyAreOpened) {
 }
 
 /// By a lock on the file that is the memory, so a process that dies holds nothing open.
-TEST_F(Pieces, WhatAnotherProcessHasOpenIsFreedInUse) {
+TEST_F(Pieces, FreeingWhileAnotherProcessMapsIsCounted) {
   OURO_NEEDS_PROCESSES();
   void* const p = value(g.alloc(0, kUnit));
   const IpcHandle handle = value(g.ipc_export(p));

@@ -125,7 +125,7 @@ TEST(FakeGpuProcesses, ShareMemoryByIpcHandle) {
   EXPECT_EQ(child.join(), 0);
 }
 
-TEST(FakeGpuProcesses, AForkedChildStartsAfresh) {
+TEST(FakeGpuProcesses, ForkedChildStartsWithoutTheParentsResources) {
   OURO_NEEDS_PROCESSES();
   Rig rig;
   const Event e = rig.event();

@@ -7,7 +7,7 @@ namespace {
 
 void* handle(std::uintptr_t number) { return reinterpret_cast<void*>(number); }
 
-TEST(FakeGpuRuntime, HandlesAreAlignedAsAddressesOfObjectsAre) {
+TEST(FakeGpuRuntime, HandlesAreAlignedTo16Bytes) {
   Rig rig;
   const Stream s = value(rig.gpu.create_stream(0, 0));
   const Event e = value(rig.gpu.create_event(0, false));
@@ -17,7 +17,7 @@ TEST(FakeGpuRuntime, HandlesAreAlignedAsAddressesOfObjectsAre) {
   OK(rig.gpu.destroy_event(e));
 }
 
-TEST(FakeGpuRuntime, TheLegacyStreamAndBlockingOnesFollowEachOther) {
+TEST(FakeGpuRuntime, LegacyAndBlockingStreamsWaitForEachOther) {
   Rig rig;
   const Stream blocking = value(rig.gpu.create_blocking_stream(0, 0)), legacy{0, nullptr}, same{0, handle(1)};
   for (const Stream& end : {legacy, same}) {

@@ -10,7 +10,7 @@
 namespace ouro::gpu::test {
 namespace {
 
-TEST(FakeGpu, DevicesSayWhatTheyAre) {
+TEST(FakeGpu, DevicesReportTheirProperties) {
   FakeGpu gpu({.devices = 2, .memory_bytes = 1 << 20, .multiprocessors = 7, .ipc = false});
   const Properties a = value(gpu.properties(0)), b = value(gpu.properties(1));
   EXPECT_EQ(gpu.devices(), 2);
@@ -51,7 +51,7 @@ TEST(FakeGpu, MemoryIsLimitedAndNotZero) {
   OK(gpu.free(p));
 }
 
-TEST(FakeGpu, PointersAreKnown) {
+TEST(FakeGpu, PointersAreClassified) {
   FakeGpu gpu;
   auto* p = static_cast<std::byte*>(value(gpu.alloc(0, 1000)));
   const PointerInfo inside = value(gpu.pointer(p + 999));
@@ -77,7 +77,7 @@ TEST(FakeGpu, PointersAreKnown) {
   OK(gpu.free_pinned(pinned));
 }
 
-TEST(FakeGpu, OnlyWhatWasAllocatedIsReleasedAndOnce) {
+TEST(FakeGpu, MemoryIsReleasedOnlyOnceAndOnlyIfAllocated) {
   FakeGpu gpu;
   auto* p = static_cast<std::byte*>(value(gpu.alloc(0, 1000)));
   int local = 0;
@@ -158,7 +158,7 @@ TEST(FakeGpu, ImportsAndExportsAreChecked) {
               Fails(Reason::unsupported, "shareable"));
 }
 
-TEST(FakeGpu, AnIpcHandleIsOfABaseAndForOtherProcesses) {
+TEST(FakeGpu, IpcHandleNeedsABaseAddressAndAnotherProcess) {
   FakeGpu gpu;
   auto* p = static_cast<std::byte*>(value(gpu.alloc(0, 1000)));
   EXPECT_THAT(gpu.ipc_export(p + 8), Fails(Reason::invalid, "inside"));
@@ -205,7 +205,7 @@ TEST(FakeGpu, PrivateMemoryCanBeRegisteredToo) {
   OK(rig.gpu.unregister_host(mine.data()));
 }
 
-TEST(FakeGpu, WhatIsLiveIsCounted) {
+TEST(FakeGpu, LiveResourcesAreCounted) {
   FakeGpu gpu;
   const FakeLive nothing;
   EXPECT_EQ(gpu.live(), nothing);
@@ -231,14 +231,14 @@ TEST(FakeGpu, WhatIsLiveIsCounted) {
   EXPECT_EQ(gpu.live(), nothing);
 }
 
-TEST(ChosenGpu, IsWhatWasInstalled) {
+TEST(ChosenGpu, IsTheInstalledOne) {
   FakeGpu fake;
   install(&fake);
   EXPECT_EQ(&gpu(), &fake);
   install(nullptr);  // FakeGpuProcesses tests what gpu() returns then
 }
 
-TEST(ChosenGpu, WithoutDevicesSaysWhy) {
+TEST(ChosenGpu, WithoutDevicesCallsFailWithTheReason) {
   const auto none = no_gpu("the reason");
   EXPECT_EQ(none->devices(), 0);
   EXPECT_STREQ(none->name(), "none");

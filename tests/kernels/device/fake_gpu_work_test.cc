@@ -25,7 +25,7 @@ TEST(FakeGpuWork, AStreamKeepsItsOrder) {
   }
 }
 
-TEST(FakeGpuWork, StreamsRunBesideEachOther) {
+TEST(FakeGpuWork, StreamsRunConcurrently) {
   Rig rig;
   const Stream other = rig.another(), legacy{0, nullptr};
   OK(rig.enqueue(at_least(rig.words, 1)));
@@ -39,7 +39,7 @@ TEST(FakeGpuWork, StreamsRunBesideEachOther) {
   EXPECT_THAT(rig.gpu.synchronize(Stream{1, nullptr}), Fails(Reason::invalid, "does not exist"));
 }
 
-TEST(FakeGpuWork, StreamsAreKnownUntilTheyAreDestroyed) {
+TEST(FakeGpuWork, DestroyedStreamIsRefusedButFinishesItsWork) {
   Rig rig({.devices = 2});
   const Stream other = rig.another();
   EXPECT_THAT(rig.gpu.synchronize(Stream{1, other.handle}), Fails(Reason::invalid, "stream of device 0"));
@@ -89,7 +89,7 @@ TEST(FakeGpuWork, StreamValuesWaitAndWrite) {
   OK(rig.gpu.synchronize(rig.stream));
 }
 
-TEST(FakeGpuWork, StreamValuesCarryWhatCameBefore) {
+TEST(FakeGpuWork, StreamValuesOrderEarlierWrites) {
   Rig rig;
   const Stream other = rig.another();
   std::uint32_t seen = 0;
@@ -168,7 +168,7 @@ constexpr auto kMeet = [](const Meeting& m, int, int blocks) {
   m.inside->fetch_sub(1);
 };
 
-TEST(FakeGpuWork, SpinningBlocksAreThereAllAtOnce) {
+TEST(FakeGpuWork, SpinningBlocksAreAllResidentAtOnce) {
   Rig rig({.multiprocessors = 2});
   const Kernel meet = kernel<Meeting>("meet", kMeet, true);
   const int fit = value(rig.gpu.resident_blocks(meet, 1024, 0));
@@ -208,7 +208,7 @@ TEST(FakeGpuWork, HostFunctionsAreInOrderAndMayNotCallTheGpu) {
   EXPECT_THAT(rig.gpu.call_host(rig.stream, nullptr, nullptr), Fails(Reason::invalid, "no function"));
 }
 
-TEST(FakeGpuFaults, FailuresComeOnceAndDoNothing) {
+TEST(FakeGpuFaults, InjectedFailureHappensOnceWithoutEffect) {
   Rig rig;
   rig.gpu.fail_next(FakeOp::alloc, Reason::resource);
   EXPECT_THAT(rig.gpu.alloc(0, 8), Fails(Reason::resource, "injected"));
@@ -221,7 +221,7 @@ TEST(FakeGpuFaults, FailuresComeOnceAndDoNothing) {
   OK(rig.gpu.free(rig.words));
 }
 
-TEST(FakeGpuFaults, AFaultOfTheDeviceComesOutLater) {
+TEST(FakeGpuFaults, DeviceFaultIsReportedByALaterCall) {
   Rig rig({.devices = 2});
   OK(rig.enqueue(at_least(rig.host, 1)));
   rig.gpu.fail_next(FakeOp::kernel, Reason::device);
@@ -239,7 +239,7 @@ TEST(FakeGpuFaults, AFaultOfTheDeviceComesOutLater) {
   OK(rig.gpu.synchronize(rig.another(1)));
 }
 
-TEST(FakeGpuFaults, ALostDeviceEndsItsWaitsAndStillReleases) {
+TEST(FakeGpuFaults, LostDeviceEndsItsWaitsAndReleasesItsResources) {
   Rig rig({.devices = 2});
   const Stream there = rig.another(1);
   const Event e = rig.event();
@@ -264,7 +264,7 @@ TEST(FakeGpuFaults, ALostDeviceEndsItsWaitsAndStillReleases) {
   EXPECT_EQ(rig.gpu.live(), FakeLive());
 }
 
-TEST(FakeGpuFaults, MemoryThatIsGoneWhenACopyRunsLosesTheDevice) {
+TEST(FakeGpuFaults, CopyFromFreedMemoryLosesTheDevice) {
   Rig rig({.devices = 2});
   void* there = value(rig.gpu.alloc(1, 8));
   OK(rig.enqueue(at_least(rig.host, 1)));
@@ -274,7 +274,7 @@ TEST(FakeGpuFaults, MemoryThatIsGoneWhenACopyRunsLosesTheDevice) {
   EXPECT_THAT(rig.gpu.synchronize(rig.stream), Fails(Reason::device, "illegal address in copy"));
 }
 
-TEST(FakeGpuFaults, DelaysMakeAKindSlow) {
+TEST(FakeGpuFaults, DelaySlowsItsKindOfOperation) {
   Rig rig;
   rig.gpu.delay(FakeOp::set, 30ms);
   const auto start = Clock::now();
@@ -309,7 +309,7 @@ TEST(FakeGpuFaults, JitterVariesTheOrder) {
   EXPECT_GT(first[1], 0);
 }
 
-TEST(FakeGpuEnd, WaitsEndWithTheFake) {
+TEST(FakeGpuEnd, WaitsEndWhenTheFakeGpuIsDestroyed) {
   const auto start = Clock::now();
   {
     Rig rig({.devices = 2});
@@ -329,7 +329,7 @@ TEST(FakeGpuEnd, WaitsEndWithTheFake) {
   EXPECT_LT(Clock::now() - start, ouro::test::kHang);
 }
 
-TEST(FakeGpuEnd, ACallerInAWaitIsToldSo) {
+TEST(FakeGpuEnd, WaitingCallerFailsWithRevoked) {
   auto rig = std::make_unique<Rig>();
   OK(rig->enqueue(at_least(rig->words, 1)));
   Status waited;

@@ -6,7 +6,7 @@
 namespace ouro::gpu::test {
 namespace {
 
-TEST(Nvml, NamesOfGpusAreRead) {
+TEST(Nvml, ParsesUuidsOfGpusAndRefusesInvalidOnes) {
   const auto uuid = parse_uuid("GPU-8f6a1b2c-0d1e-2f30-4152-637485960718");
   ASSERT_TRUE(uuid);
   EXPECT_EQ(*uuid, (Uuid{0x8f, 0x6a, 0x1b, 0x2c, 0x0d, 0x1e, 0x2f, 0x30, 0x41, 0x52, 0x63, 0x74, 0x85, 0x96,
@@ -17,7 +17,7 @@ TEST(Nvml, NamesOfGpusAreRead) {
     EXPECT_FALSE(parse_uuid(wrong)) << wrong;
 }
 
-TEST(Nvml, FindsWhatCanBeReadAndWritten) {
+TEST(Nvml, FindsDevicesThatCanBeReadAndWritten) {
   const auto named = [](char last) {
     return *parse_uuid(std::string("GPU-8f6a1b2c-0d1e-2f30-4152-63748596070") + last);
   };

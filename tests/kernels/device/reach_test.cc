@@ -53,7 +53,7 @@ class Child {
 const std::vector<char> g_secret(1 << 20, 's');
 std::uint64_t address(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
 
-class Reach : public testing::Test {
+class ReadProcess : public testing::Test {
  protected:
   void SetUp() override {
     const Child child;
@@ -69,7 +69,7 @@ class Reach : public testing::Test {
   }
 };
 
-TEST_F(Reach, WhatAProcessHas) {
+TEST_F(ReadProcess, ReturnsTheMemoryOfALivingProcess) {
   const Child child;
   ASSERT_TRUE(read(child.pid(), child.pidfd()).ok());
   EXPECT_EQ(out_, g_secret);
@@ -77,7 +77,7 @@ TEST_F(Reach, WhatAProcessHas) {
   EXPECT_EQ(read(child.pid(), -1).reason(), Reason::unsupported) << "nobody could say whose memory it is";
 }
 
-TEST_F(Reach, ADeadProcessIsDead) {
+TEST_F(ReadProcess, FailsWithPeerDeadForADeadProcess) {
   Child child;
   const pid_t pid = child.pid();
   child.end(false);
@@ -88,7 +88,7 @@ TEST_F(Reach, ADeadProcessIsDead) {
   EXPECT_EQ(s.failure()->pid, pid);
 }
 
-TEST_F(Reach, TheNumberOfADeadProcessIsAStrangers) {
+TEST_F(ReadProcess, FailsIfAnotherProcessHasTheSamePid) {
   Child child;
   const pid_t pid = child.pid();
   child.end();
@@ -113,7 +113,7 @@ const std::byte* huge_pages(std::size_t bytes) {
   return begin;
 }
 
-TEST(HugePages, AForkedChildAsksAboutItsOwn) {
+TEST(HugePages, ForkedChildFindsItsOwnPages) {
   constexpr std::size_t kBytes = 4 << 20;
   if (!on_huge_pages(open_pagemap().get(), huge_pages(kBytes), kBytes))
     GTEST_SKIP() << "this system has no huge pages, or none that can be seen";

@@ -46,7 +46,7 @@ std::ptrdiff_t descriptors() {
                        std::filesystem::directory_iterator());
 }
 
-TEST(Segment, IsZeroSealedAndAlone) {
+TEST(Segment, IsZeroedSealedAndReserved) {
   const auto s = made();
   EXPECT_EQ(s->bytes(), kBytes);
   for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(s->data()[i], std::byte{0});
@@ -61,7 +61,7 @@ TEST(Segment, IsZeroSealedAndAlone) {
   EXPECT_GE(static_cast<std::size_t>(info.st_blocks) * 512, kBytes) << "its pages are reserved, not promised";
 }
 
-TEST(Segment, TakesWhatAnotherSegmentPasses) {
+TEST(Segment, AttachingItAgainSharesTheMapping) {
   const auto s = made();
   auto again = SharedSegment::attach(copy_of(*s), kBytes);
   ASSERT_TRUE(again.ok()) << again.status().message();
@@ -71,7 +71,7 @@ TEST(Segment, TakesWhatAnotherSegmentPasses) {
 
 /// A segment made by other code is accepted if it has the seals; writes by its maker are visible through a
 /// new mapping.
-TEST(Segment, SharesBytesWithItsMaker) {
+TEST(Segment, AttachedOneSharesBytesWithItsCreator) {
   Fd fd = memory(kBytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   ASSERT_EQ(pwrite(fd.get(), "hello", 5, 100), 5);
   auto s = SharedSegment::attach(Fd(dup(fd.get())), kBytes);
@@ -83,7 +83,7 @@ TEST(Segment, SharesBytesWithItsMaker) {
   EXPECT_EQ(c, 7);
 }
 
-TEST(Segment, RefusesWhatCouldHurt) {
+TEST(Segment, RefusesUnsealedOrWrongDescriptors) {
   const std::ptrdiff_t before = descriptors();
   {
     const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -125,7 +125,7 @@ TEST(Segment, RefusesMemoryOfAnotherUser) {
   EXPECT_THAT(s.status().message(), testing::HasSubstr("65534"));
 }
 
-TEST(Segment, TooMuchIsAnErrorWithBothNumbers) {
+TEST(Segment, TooLargeRequestFailsWithBothSizes) {
   const std::size_t much = std::size_t{1} << 45;
   const auto s = SharedSegment::create(much, "a test's wish");
   ASSERT_EQ(s.status().reason(), Reason::resource);
@@ -136,7 +136,7 @@ TEST(Segment, TooMuchIsAnErrorWithBothNumbers) {
   EXPECT_LT(available_memory(), much);
 }
 
-TEST(Segment, LeavesNothing) {
+TEST(Segment, LeavesNoDescriptorNameOrMapping) {
   const auto names = [] {  // other programs' names come and go
     std::ptrdiff_t n = 0;
     for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
@@ -172,7 +172,7 @@ TEST(Segment, IsNotInAForkedChild) {
   EXPECT_EQ(child_that([] { return lines_of("/proc/self/maps", "memfd:ouro") == 0 ? 0 : 1; }), 0);
 }
 
-TEST(Segment, InAForkedChildLeavesItsAddressesAlone) {
+TEST(Segment, DestructionInAForkedChildUnmapsNothing) {
   auto s = made();
   EXPECT_EQ(child_that([&] {
               void* const at = mmap(s->data(), kBytes, PROT_READ | PROT_WRITE,
@@ -187,7 +187,7 @@ TEST(Segment, InAForkedChildLeavesItsAddressesAlone) {
             0);
 }
 
-TEST(Segment, OfAParentIsMappedAgainInAForkedChild) {
+TEST(Segment, ForkedChildMapsItsParentsSegmentAnew) {
   const auto s = made();
   EXPECT_EQ(child_that([&] {
               const auto mine = SharedSegment::attach(copy_of(*s), kBytes);

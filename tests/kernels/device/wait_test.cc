@@ -49,7 +49,7 @@ TEST_P(Ladder, WakesAtEveryStage) {
   EXPECT_TRUE(w.until(c, 1).ok()) << "what has been need not be waited for";
 }
 
-TEST_P(Ladder, SeesWhatWasWrittenBefore) {
+TEST_P(Ladder, WakesWithEarlierWritesVisible) {
   std::uint32_t abort = 0;
   Counter there{}, back{};
   std::uint64_t payload = 0;
@@ -89,7 +89,7 @@ TEST_P(Ladder, EndsOnAbort) {
   EXPECT_LT(ended - raised, test::kHang);
 }
 
-TEST_P(Ladder, LooksAndEndsOnWhatItSees) {
+TEST_P(Ladder, ChecksPeriodicallyAndEndsOnAFailedCheck) {
   std::uint32_t abort = 0;
   Counter c{};
   Watcher w(&abort, std::chrono::microseconds(GetParam()));
@@ -104,7 +104,7 @@ TEST_P(Ladder, LooksAndEndsOnWhatItSees) {
 
 INSTANTIATE_TEST_SUITE_P(Spin, Ladder, testing::Values(0, 50, 1000));
 
-TEST(Counters, WhatWasPublishedBeforeADeathCounts) {
+TEST(Counters, CountsPublishedBeforeAnAbortAreSeen) {
   std::uint32_t abort = 1;
   Counter c{};
   publish(c, 5);

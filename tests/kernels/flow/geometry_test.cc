@@ -33,7 +33,7 @@ std::vector<Extent> all_of(const Cut& c, Of&& of) {
   return all;
 }
 
-TEST(Geometry, PiecesOfARegionFollowEachOther) {
+TEST(Geometry, PiecesOfARegionAreContiguousAndCoverIt) {
   for (const std::uint64_t total : kSizes)
     for (const int chunks : {1, 2, 3, 5, 8, 13})
       for (const std::uint64_t capacity : kCapacities)
@@ -59,7 +59,7 @@ TEST(Geometry, PiecesOfARegionFollowEachOther) {
 
 /// One block of many, some of which are empty: the parts that the rounds have of it are the whole block,
 /// in order.
-TEST(Geometry, RoundsOfABlockFollowEachOther) {
+TEST(Geometry, RoundsOfABlockAreContiguousAndCoverIt) {
   for (const std::uint64_t longest : kSizes)
     for (const int chunks : {1, 2, 5})
       for (const std::uint64_t capacity : kCapacities)
@@ -105,7 +105,7 @@ TEST(Geometry, PipelinedFlowsNumberTheChunksOfAllRounds) {
     }
 }
 
-TEST(Geometry, OneRoundHasRoomForAll) {
+TEST(Geometry, CapacityForOneRoundHoldsTheWholeOperation) {
   for (const std::uint64_t total : kSizes)
     for (const int chunks : {1, 2, 7, 64})
       for (const bool blocks : {false, true}) {
@@ -117,7 +117,7 @@ TEST(Geometry, OneRoundHasRoomForAll) {
       }
 }
 
-TEST(Geometry, SharesFollowEachOther) {
+TEST(Geometry, SharesAreContiguousAndAligned) {
   for (const std::uint64_t count : kSizes)
     for (const int shares : {1, 2, 3, 8, 64})
       for (const std::uint64_t line : kLines) {
@@ -135,7 +135,7 @@ TEST(Geometry, SharesFollowEachOther) {
 }
 
 /// The reader finds the pieces in a post where the writer put them.
-TEST(Geometry, PiecesOfAPostAreFound) {
+TEST(Geometry, ReadersFindThePiecesOfAPost) {
   for (int n = 2; n <= 64; ++n)
     for (int from = 0; from < n; ++from) {
       ASSERT_EQ(input_pieces(true, n), n - 1);
@@ -218,7 +218,7 @@ TEST(Geometry, UnevenBlocksFillTheBuffers) {
 }
 
 /// Host plans and device kernels cut the same operation into the same chunks.
-TEST(Geometry, PlansAndKernelsCutAlike) {
+TEST(Geometry, PlansAndKernelsCutIntoTheSameChunks) {
   int compared = 0;
   for_each_flow([&]<class Flow>(Collective c, Algorithm a, Flow) {
     if constexpr (!Flow::kStaging && kOnDevices<Flow>) {

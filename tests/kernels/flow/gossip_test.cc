@@ -19,7 +19,7 @@ TEST(Gossip, OneSlotDeadlocks) {
   EXPECT_EQ(verify(p, {2}), "");
 }
 
-TEST(Gossip, RowsThatDoNotMatch) {
+TEST(Gossip, MismatchedNeighbourRowsAreRefused) {
   Graph deaf = random_graph(4, 1, 2);
   deaf.out_neighbours[1].pop_back();  // rank 3 waits for rank 1 in vain
   EXPECT_NE(refusal(record(deaf, 1)).find("deadlock (rank 3"), std::string::npos);
@@ -28,7 +28,7 @@ TEST(Gossip, RowsThatDoNotMatch) {
   EXPECT_EQ(refusal(record(chatty, 1)), "messages left in flight");
 }
 
-TEST(Gossip, NothingTravelsButInputs) {
+TEST(Gossip, OnlyInputsAreSent) {
   for (const auto& steps : record(random_graph(6, 0.5, 4), 3).steps) {
     for (const Step& s : steps) {
       if (s.verb & kSend) {

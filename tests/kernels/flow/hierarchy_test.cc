@@ -18,7 +18,7 @@ namespace {
 
 using Steps = std::vector<Step>;
 
-TEST(HostLayout, NamesAreAnyNumbers) {
+TEST(HostLayout, HostNumbersMayBeArbitrary) {
   const std::vector<int> names = {70, -3, 70, 5, -3, 70};
   const HostMap map(names);
   const HostLayout hosts = map.view();
@@ -131,7 +131,7 @@ TEST(Hierarchy, AllGatherBringsEachBlockToEachNodeOnce) {
 }
 
 /// All ranks of a host communicate with other hosts, not only as many as the smallest host has.
-TEST(Hierarchy, LargeNodesShareTheWork) {
+TEST(Hierarchy, AllRanksOfALargeHostUseTheNetwork) {
   for (const Sizes& sizes : {Sizes{7, 8}, {1, 5, 2}, {2, 6}}) {
     const std::vector<int> host_of = in_order(sizes);
     const HostMap map(host_of);

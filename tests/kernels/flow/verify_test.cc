@@ -122,7 +122,7 @@ std::vector<Row> rows() {
 
 class Flows : public testing::TestWithParam<Row> {};
 
-TEST_P(Flows, Proved) {
+TEST_P(Flows, AreProvedForAllSizesAndRoots) {
   const int cases = GetParam().prove();
   RecordProperty("cases", cases);
   EXPECT_GE(cases, 64 * 2);
@@ -142,7 +142,7 @@ TEST(Window, OneSlotDeadlocksTheRings) {
   }
 }
 
-TEST(List, NamesParseBack) {
+TEST(FlowList, NamesParseBack) {
   int flows = 0;
   for_each_flow([&](Collective c, Algorithm a, auto) {
     EXPECT_EQ(parse_algorithm(name(a)), a);
@@ -155,7 +155,7 @@ TEST(List, NamesParseBack) {
 }
 
 /// The data given to a maker reaches the flows that are made from it, whichever name they are requested by.
-TEST(List, DataReachesTheFlows) {
+TEST(FlowList, DataReachesTheFlows) {
   const std::vector<int> host_of = {0, 0, 1, 1, 1}, out = {3};
   const std::vector<std::pair<int, double>> in = {{2, 0.5}};
   const HostMap map(host_of);

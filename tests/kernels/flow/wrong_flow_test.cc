@@ -24,7 +24,7 @@ Program wrong_flow(Collective c, int n, const F& steps_of, int rounds = 3) {
   return p;
 }
 
-TEST(WrongFlows, RingThatLiftsNarrowInputs) {
+TEST(WrongFlowsAreRefused, RingThatSendsUnwidenedInputs) {
   EXPECT_NE(refusal(wrong_flow<RingAllReduce>(Collective::all_reduce, 4,
                                               [](Place at, Steps& out) {
                                                 RingAllReduce{}(at, [&](Step s) { out.push_back(s); });
@@ -33,21 +33,21 @@ TEST(WrongFlows, RingThatLiftsNarrowInputs) {
             "");
 }
 
-TEST(WrongFlows, RingPassedOffAsCanonical) {
+TEST(WrongFlowsAreRefused, RingDeclaredCanonical) {
   Program p = record(Collective::all_reduce, RingAllReduce{}, 4, 0, 1);
   EXPECT_EQ(refusal(p), "");
   p.canonical = true;
   EXPECT_NE(refusal(p).find("association"), std::string::npos);
 }
 
-TEST(WrongFlows, TreePassedOffAsCanonical) {
+TEST(WrongFlowsAreRefused, TreeDeclaredCanonical) {
   Program p = record(Collective::reduce, TreeReduce{}, 4, 0, 1);
   p.canonical = true;
   EXPECT_NE(refusal(p).find("association"), std::string::npos);
 }
 
 /// Every rank sends its input to all others and adds in the order of arrival: different bits on every rank.
-TEST(WrongFlows, EachRankAddsInItsOwnOrder) {
+TEST(WrongFlowsAreRefused, EachRankAddsInItsOwnOrder) {
   const auto flow = [](Place at, Steps& out) {
     for (int d = 1; d < at.size; ++d) {
       out.push_back(send_widened(0, wrap(at.rank + d, at.size)));
@@ -62,7 +62,7 @@ TEST(WrongFlows, EachRankAddsInItsOwnOrder) {
 }
 
 /// Adds rounded partial sums: the classic loss of bits with 16-bit floats.
-TEST(WrongFlows, ReduceOfRoundedSums) {
+TEST(WrongFlowsAreRefused, ReduceOfRoundedSums) {
   const auto flow = [](Place at, Steps& out) {
     if (at.rank == 0) out.push_back(send_widened(0, 1));
     if (at.rank == 1) out.push_back({kRecv | kPartialIn | kInput | kSend, 0, 0, 2});  // rounds here ...
@@ -73,7 +73,7 @@ TEST(WrongFlows, ReduceOfRoundedSums) {
   EXPECT_NE(refusal(p).find("narrow"), std::string::npos);
 }
 
-TEST(WrongFlows, ShiftedAllToAllIsWrongInPlaceOnly) {
+TEST(WrongFlowsAreRefused, ShiftedAllToAllInPlace) {
   const auto flow = [](Place at, Steps& out) {
     out.push_back(copy(at.rank));
     for (int d = 1; d < at.size; ++d) {
@@ -87,14 +87,14 @@ TEST(WrongFlows, ShiftedAllToAllIsWrongInPlaceOnly) {
   EXPECT_NE(verify(p, {2, Aliasing::exact}).find("overwritten"), std::string::npos);
 }
 
-TEST(WrongFlows, ZeroCopyAllToAllByReference) {
+TEST(WrongFlowsAreRefused, ZeroCopyAllToAllDeclaredInPlace) {
   Program p = record(Collective::all_to_all, ZeroCopyAllToAll{}, 4, 0, 1);
   p.in_place = true;
   EXPECT_NE(refusal(p), "");
 }
 
 /// One-shot by reference, in place: a rank overwrites the input that another rank is still adding up.
-TEST(WrongFlows, ZeroCopyOneShotByReference) {
+TEST(WrongFlowsAreRefused, ZeroCopyOneShotInPlace) {
   const auto flow = [](Place, Steps& out) {
     out.insert(out.end(), {refer(), reduce_posted(0, 0), barrier()});
   };
@@ -103,7 +103,7 @@ TEST(WrongFlows, ZeroCopyOneShotByReference) {
   EXPECT_NE(verify(p, {2, Aliasing::exact}), "");
 }
 
-TEST(WrongFlows, ZeroCopyAllReduceWithoutBarrier) {
+TEST(WrongFlowsAreRefused, ZeroCopyAllReduceWithoutBarrier) {
   const auto flow = [](Place at, Steps& out) {
     out.insert(out.end(), {refer(), reduce_multicast(at.rank, at.rank)});
   };
@@ -111,7 +111,7 @@ TEST(WrongFlows, ZeroCopyAllReduceWithoutBarrier) {
             std::string::npos);
 }
 
-TEST(WrongFlows, BarrierBeforeTheReads) {
+TEST(WrongFlowsAreRefused, BarrierBeforeTheReads) {
   const auto flow = [](Place at, Steps& out) {
     out.insert(out.end(), {refer(), barrier(), reduce_posted(at.rank, at.rank)});
   };
@@ -119,7 +119,7 @@ TEST(WrongFlows, BarrierBeforeTheReads) {
   EXPECT_NE(refusal(p).find("left"), std::string::npos);
 }
 
-TEST(WrongFlows, GatherThatCopiesLast) {
+TEST(WrongFlowsAreRefused, GatherThatCopiesLast) {
   const auto flow = [](Place at, Steps& out) {
     LinearGather{}(at, [&](Step s) { out.push_back(s); });
     if (at.rank == at.root) std::rotate(out.begin(), out.begin() + 1, out.end());
@@ -129,7 +129,7 @@ TEST(WrongFlows, GatherThatCopiesLast) {
   EXPECT_NE(verify(p, {2, Aliasing::first_block}), "");
 }
 
-TEST(WrongFlows, ScatterThatCopiesBeforeTheMeet) {
+TEST(WrongFlowsAreRefused, ScatterThatCopiesBeforeTheBarrier) {
   const auto flow = [](Place at, Steps& out) {
     ZeroCopyScatter{}(at, [&](Step s) { out.push_back(s); });
     if (at.rank == at.root) std::swap(out[out.size() - 1], out[out.size() - 2]);
@@ -140,7 +140,7 @@ TEST(WrongFlows, ScatterThatCopiesBeforeTheMeet) {
 }
 
 /// All sends of an exchange precede all receives: correct with many slots, deadlock with two.
-TEST(WrongFlows, HalvingThatSendsAllFirst) {
+TEST(WrongFlowsAreRefused, HalvingThatSendsAllFirst) {
   const auto flow = [](Place at, Steps& out) {
     HalvingAllReduce{}(at, [&](Step s) { out.push_back(s); });
     std::stable_partition(out.begin(), out.begin() + 8, [](const Step& s) { return (s.verb & kSend) != 0; });
@@ -151,7 +151,7 @@ TEST(WrongFlows, HalvingThatSendsAllFirst) {
 }
 
 /// Sends one chunk further ahead on each hop than two slots can hold; three slots can.
-TEST(WrongFlows, ChainWithALagOfFour) {
+TEST(WrongFlowsAreRefused, ChainWithALagOfFour) {
   const auto flow = [](Place at, Steps& out) {
     const int r = at.rank, last = at.size - 1;
     if (r == last) return ChainAllReduce{}(at, [&](Step s) { out.push_back(s); });
@@ -166,7 +166,7 @@ TEST(WrongFlows, ChainWithALagOfFour) {
 }
 
 /// All chunks go up before any comes down: correct only with few chunks.
-TEST(WrongFlows, ChainWithTooMuchLag) {
+TEST(WrongFlowsAreRefused, ChainWithTooMuchLag) {
   const auto flow = [](Place at, Steps& out) {
     ChainAllReduce{}(at, [&](Step s) { out.push_back(s); });
     if (at.rank + 1 < at.size) {
@@ -179,7 +179,7 @@ TEST(WrongFlows, ChainWithTooMuchLag) {
             std::string::npos);
 }
 
-TEST(WrongFlows, RingWithOneHopTooMany) {
+TEST(WrongFlowsAreRefused, RingWithOneHopTooMany) {
   const auto flow = [](Place at, Steps& out) {
     RingAllGather{}(at, [&](Step s) { out.push_back(s); });
     out.back() = forward(out.back().chunk, out.back().from, wrap(at.rank + 1, at.size));
@@ -187,7 +187,7 @@ TEST(WrongFlows, RingWithOneHopTooMany) {
   EXPECT_NE(refusal(wrong_flow<RingAllGather>(Collective::all_gather, 4, flow)), "");
 }
 
-TEST(WrongFlows, BarrierWithOneExchangeTooFew) {
+TEST(WrongFlowsAreRefused, BarrierWithOneExchangeTooFew) {
   const auto flow = [](Place at, Steps& out) {
     DisseminationBarrier{}(at, [&](Step s) { out.push_back(s); });
     out.resize(out.size() - 2);
@@ -196,7 +196,7 @@ TEST(WrongFlows, BarrierWithOneExchangeTooFew) {
             std::string::npos);
 }
 
-TEST(WrongFlows, BarrierThatOnlyKicks) {
+TEST(WrongFlowsAreRefused, BarrierThatReachesOnlyTheNextRank) {
   const auto flow = [](Place at, Steps& out) {
     for (int d = 1; d < at.size; d *= 2) {
       out.push_back(send(0, wrap(at.rank + 1, at.size)));
@@ -207,7 +207,7 @@ TEST(WrongFlows, BarrierThatOnlyKicks) {
             std::string::npos);
 }
 
-TEST(WrongFlows, OneRankWithAnotherRoot) {
+TEST(WrongFlowsAreRefused, RootThatOneRankSeesDifferently) {
   for_each_plain_flow([&](Collective c, Algorithm, auto flow) {
     if (c != Collective::broadcast && c != Collective::reduce && c != Collective::gather &&
         c != Collective::scatter) {
@@ -219,7 +219,7 @@ TEST(WrongFlows, OneRankWithAnotherRoot) {
   });
 }
 
-TEST(WrongFlows, TwoRanksSwapped) {
+TEST(WrongFlowsAreRefused, StepsOfTwoRanksSwapped) {
   for_each_plain_flow([&](Collective c, Algorithm a, auto flow) {
     Program p = record(c, flow, 5, 2, 1);
     std::swap(p.steps[1], p.steps[2]);
@@ -233,7 +233,7 @@ TEST(WrongFlows, TwoRanksSwapped) {
   });
 }
 
-TEST(WrongFlows, UndeclaredStaging) {
+TEST(WrongFlowsAreRefused, UndeclaredStaging) {
   Program p = record(Collective::all_reduce, DirectAllReduce{}, 3, 0, 1);
   p.staging = false;
   EXPECT_NE(refusal(p).find("undeclared"), std::string::npos);
@@ -243,7 +243,7 @@ TEST(WrongFlows, UndeclaredStaging) {
 }
 
 /// A page is released while this rank still needs it: the next post may overwrite it.
-TEST(WrongFlows, ReleaseBeforeTheLastRead) {
+TEST(WrongFlowsAreRefused, ReleaseBeforeTheLastRead) {
   const auto flow = [](Place at, Steps& out) {
     DirectAllReduce{}(at, [&](Step s) { out.push_back(s); });
     for (std::size_t i = 1; i < out.size(); ++i)
@@ -254,7 +254,7 @@ TEST(WrongFlows, ReleaseBeforeTheLastRead) {
 }
 
 /// Posts further ahead than there are pages: all ranks wait for each other.
-TEST(WrongFlows, PostsAllRoundsFirst) {
+TEST(WrongFlowsAreRefused, OneShotThatPostsAllRoundsFirst) {
   const auto flow = [](Place at, Steps& out) {
     for (int i = 0; i < at.rounds; ++i) out.push_back(post(i, 1));
     for (int i = 0; i < at.rounds; ++i) out.insert(out.end(), {reduce_posted(i, i), release()});
@@ -265,14 +265,14 @@ TEST(WrongFlows, PostsAllRoundsFirst) {
       std::string::npos);
 }
 
-TEST(WrongFlows, MulticastBeforeTheOutputsAreOpen) {
+TEST(WrongFlowsAreRefused, MulticastBeforeTheOutputsAreOpen) {
   const auto flow = [](Place at, Steps& out) {
     out.insert(out.end(), {multicast(at.rank), refer(), barrier()});
   };
   EXPECT_NE(refusal(wrong_flow<ZeroCopyAllGather>(Collective::all_gather, 3, flow)), "");
 }
 
-TEST(WrongFlows, OwnInputReadAfterTheStore) {
+TEST(WrongFlowsAreRefused, ReductionThatReadsItsInputAfterTheStore) {
   const auto flow = [](Place at, Steps& out) {
     ChainBroadcast{}(at, [&](Step s) { out.push_back(s); });
     if (at.rank == at.root) std::swap(out[0], out[1]);

@@ -68,7 +68,7 @@ Ran run(Context& c, int operations) {
 
 class Adapts : public testing::TestWithParam<test::Mode> {};
 
-TEST_P(Adapts, AWrongRecordWithinAThousandOperations) {
+TEST_P(Adapts, WrongRecordIsReplacedWithinAThousandOperations) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   for (const int n : {2, 3, 4}) {
     const auto outcome = test::run(GetParam(), n, [](Context& c) -> std::string {
@@ -129,7 +129,7 @@ rt::Calibration at_no_cost() {
   return c;
 }
 
-TEST_P(Adapts, WhereNobodyHearsOfAllOthers) {
+TEST_P(Adapts, RanksAgreeOnTheRevisionInRootedOperations) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   for (int which = 0; which < 3; ++which)
     for (const int root : {0, 2}) {
@@ -153,7 +153,7 @@ TEST_P(Adapts, WhereNobodyHearsOfAllOthers) {
 
 /// Each host adapts by itself: no model predicts the time of operations between hosts, but they take longer
 /// than they did at first.
-TEST(Adapting, EachOfSeveralHostsByItself) {
+TEST(Adapting, EachHostReplacesItsRecordByItself) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "under ThreadSanitizer: it does not follow processes";
 #endif
@@ -183,7 +183,7 @@ TEST(Adapting, EachOfSeveralHostsByItself) {
 
 /// The register of a record whose group's first member has left is not reused while other members may still
 /// read it.
-TEST(Adapting, ARecordThatIsReadLateGoesToNoOtherGroup) {
+TEST(Adapting, RegisterOfAClosedGroupIsNotReused) {
   const auto page = std::make_unique<rt::ControlPage>();
   rt::OwnRecords groups(*page);
   const auto left = groups.claim(1);
@@ -203,7 +203,7 @@ TEST(Adapting, ARecordThatIsReadLateGoesToNoOtherGroup) {
 
 /// A closed group's register stays reserved for the life of the page, because some member may still read it;
 /// a failed group's register is released, because none will.
-TEST(Adapting, AFailedGroupGivesItsRegisterBack) {
+TEST(Adapting, FailedGroupReleasesItsRegisterButAClosedOneDoesNot) {
   for (const bool fails : {false, true})
     EXPECT_EQ(test::run(test::Mode::threads, 2,
                         [fails](Context& c) -> std::string {
@@ -225,7 +225,7 @@ TEST(Adapting, AFailedGroupGivesItsRegisterBack) {
 }
 
 /// Operations take longer than the model predicts, but each check confirms the record.
-TEST_P(Adapts, ARightRecordStays) {
+TEST_P(Adapts, RightRecordIsCheckedAndStays) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const auto outcome = test::run(GetParam(), 2, [](Context& c) -> std::string {
     const auto checks = std::make_shared<std::atomic<int>>(0);
@@ -247,7 +247,7 @@ INSTANTIATE_TEST_SUITE_P(, Adapts, testing::Values(test::Mode::threads, test::Mo
 
 /// Ranks compare OURO_ALGO when they join; if one sets it later, only groups that are made afterwards
 /// are affected.
-TEST(Adapting, WhatAProgramSetsLaterIsForOtherGroups) {
+TEST(Adapting, AlgorithmSetAfterJoiningDoesNotAffectOpenGroups) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "under ThreadSanitizer: it does not follow processes";
 #endif
@@ -265,7 +265,7 @@ TEST(Adapting, WhatAProgramSetsLaterIsForOtherGroups) {
 }
 
 /// Plans are made long before their turn, and the switch of algorithms happens in between.
-TEST(Adapting, WhatWaitsInAStreamIsPlannedAgain) {
+TEST(Adapting, QueuedStreamOperationsArePlannedAgainAfterARevision) {
   const auto outcome = test::run_threads(2, [](Context& c) -> std::string {
     OURO_RANK_OK(
         TestAccess::adapt(*c.world().impl(), rt::too_fast(), [](int) { return rt::as_near_cores(); }));
@@ -289,7 +289,7 @@ TEST(Adapting, WhatWaitsInAStreamIsPlannedAgain) {
 }
 
 /// Two ranks measure between their own cores, while they work and others may work too.
-TEST(TimedAdapting, RanksMeasureWithEachOther) {
+TEST(TimedAdapting, RanksMeasureBetweenTheirOwnCores) {
   const auto outcome = test::run(
       OURO_TEST_TSAN ? test::Mode::threads : test::Mode::processes, 2, [](Context& c) -> std::string {
         if (!c.impl()->cores().enough_here()) return kOneCore;  // none is left to measure with
@@ -329,7 +329,7 @@ TEST(TimedAdapting, RanksMeasureWithEachOther) {
 }
 
 /// No operation is watched if the record is pinned, if calibration is off, and in groups of one rank.
-TEST(Adapting, WhatIsPinnedIsNotWatched) {
+TEST(Adapting, OperationsAreNotWatchedWithoutCalibrationOrPeers) {
   const auto watched = [](int n) {
     return test::run_threads(
         n, [](Context& c) -> std::string { return TestAccess::watched(*c.world().impl()) ? "watched" : ""; });

@@ -58,7 +58,7 @@ TEST_F(Cache, WithoutADirectoryKeepsNothing) {
   EXPECT_FALSE((*nowhere.load()).has_value());
 }
 
-TEST_F(Cache, RefusesWhatOthersMayHaveWritten) {
+TEST_F(Cache, RefusesFilesThatOtherUsersMayWrite) {
   const CalibrationCache cache(directory(), "key");
   ASSERT_TRUE(cache.store(invented_record()).ok());
   ASSERT_EQ(::chmod(cache.file().c_str(), 0622), 0);
@@ -74,7 +74,7 @@ TEST_F(Cache, RefusesWhatOthersMayHaveWritten) {
   EXPECT_THAT(refusal(cache), HasSubstr("a symbolic link"));
 }
 
-TEST_F(Cache, RefusesDamageAndOtherMachines) {
+TEST_F(Cache, RefusesDamagedRecordsAndThoseOfOtherMachines) {
   const CalibrationCache cache(directory(), "key");
   ASSERT_TRUE(cache.store(invented_record()).ok());
   const auto write = [&](const std::string& text) { std::ofstream(cache.file()) << text; };
@@ -88,7 +88,7 @@ TEST_F(Cache, RefusesDamageAndOtherMachines) {
   EXPECT_THAT(refusal(cache), HasSubstr("figures are missing"));
 }
 
-TEST_F(Cache, WhatCannotBeKeptIsAnError) {
+TEST_F(Cache, StoreFailsIfTheDirectoryCannotBeMade) {
   std::ofstream(root_ + "/new") << "a file, where a directory is to be";
   EXPECT_FALSE(CalibrationCache(directory(), "key").store(invented_record()).ok());
 }

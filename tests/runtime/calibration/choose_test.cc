@@ -13,18 +13,18 @@ using kernels::CopyKind, kernels::CopyKinds, kernels::kDefaultCopyKinds;
 constexpr auto kRep = static_cast<std::size_t>(CopyKind::rep),
                kStream = static_cast<std::size_t>(CopyKind::stream);
 
-TEST(Choose, WhereRepIsSlowStoresGoPastTheCaches) {
+TEST(Choose, SlowRepMovsbSelectsNonTemporalStores) {
   EXPECT_EQ(slot_kinds_by(far_zen3()),
             (CopyKinds{CopyKind::rep, CopyKind::stream, CopyKind::stream, CopyKind::stream}));
 }
 
-TEST(Choose, WhatTheReaderPaysCounts) {
+TEST(Choose, ReadersCostDecidesTheCopyKindToo) {
   Calibration c = far_zen3();
   for (auto& size : c.pair[0].copies) size[kStream].read *= 4;  // from memory instead of from a cache
   EXPECT_EQ(slot_kinds_by(c)[1], CopyKind::rep);
 }
 
-TEST(Choose, LessThanAFifthMayBeNoise) {
+TEST(Choose, SlotsKeepTheBuiltInKindUnlessAnotherSavesAFifth) {
   Calibration c = far_zen3();
   c.pair[0].copies[1][kRep] = {1000, 1000};
   c.pair[0].copies[1][kStream] = {600, 1000};
@@ -33,7 +33,7 @@ TEST(Choose, LessThanAFifthMayBeNoise) {
   EXPECT_EQ(slot_kinds_by(c)[1], CopyKind::stream);
 }
 
-TEST(Choose, BuffersOfOthersHaveToSaveHalf) {
+TEST(Choose, BuffersKeepTheBuiltInKindUnlessAnotherSavesHalf) {
   Calibration c = far_zen3();
   c.pair[0].copies[1][kRep] = {1000, 1000};
   c.pair[0].copies[1][kStream] = {500, 500};
@@ -43,7 +43,7 @@ TEST(Choose, BuffersOfOthersHaveToSaveHalf) {
   EXPECT_EQ(buffer_kinds_by(c)[1], CopyKind::stream);
 }
 
-TEST(Choose, PostsGoRoundARingWhereThatIsNotSlowerThanTheBestSlots) {
+TEST(Choose, RingIsUsedIfNotSlowerThanTheBestSlots) {
   Calibration c = far_zen3();
   EXPECT_FALSE(ring_pays(c)) << "nothing is known";
   EXPECT_FALSE(ring_pays({}));
@@ -60,7 +60,7 @@ TEST(Choose, PostsGoRoundARingWhereThatIsNotSlowerThanTheBestSlots) {
 }
 
 /// Two threads of one core: a copy takes twice as long while the other copies, in a slot and round a ring.
-TEST(Choose, ARingIsSlowedByTheOtherCoreAsSlotsAre) {
+TEST(Choose, RingIsAssumedToSlowUnderContentionAsSlotsDo) {
   Calibration c = far_zen3();
   c.pair[0].copies[1][kRep] = {1000, 1000};
   c.pair[0].together = {2000, 2000};
@@ -70,7 +70,7 @@ TEST(Choose, ARingIsSlowedByTheOtherCoreAsSlotsAre) {
   EXPECT_TRUE(ring_pays(c));
 }
 
-TEST(Choose, LargerCopiesGoToMemoryThatHasLeftTheCaches) {
+TEST(Choose, CopiesOfSeveralPiecesCostAsUncachedRingCopies) {
   Calibration c = far_zen3();
   EXPECT_EQ(cost_of(c.pair[0], CopyKind::rep, 2), (CopyCost{43'000, (256 << 10) / 13}));
   c.pair[0].ring = {2'000, 2'500};
@@ -85,7 +85,7 @@ TEST(Choose, LargerCopiesGoToMemoryThatHasLeftTheCaches) {
   EXPECT_EQ(slot_kinds_by(c)[2], CopyKind::rep);
 }
 
-TEST(Choose, TheFarthestCoresDecide) {
+TEST(Choose, SlotKindsFollowTheFarthestCores) {
   Calibration c = invented_record();
   c.pair[0].copies[1][kStream] = {1, 1};  // for near cores, which the choice does not use
   EXPECT_EQ(slot_kinds_by(c), kDefaultCopyKinds);
@@ -93,14 +93,14 @@ TEST(Choose, TheFarthestCoresDecide) {
   EXPECT_EQ(slot_kinds_by(c)[1], CopyKind::stream);
 }
 
-TEST(Choose, WithoutFiguresWhatIsBuiltInStays) {
+TEST(Choose, WithoutFiguresTheBuiltInKindsStay) {
   EXPECT_EQ(slot_kinds_by({}), kDefaultCopyKinds);
   Calibration c = far_zen3();
   for (auto& size : c.pair[0].copies) size[kRep] = {};  // no figure to compare with
   EXPECT_EQ(slot_kinds_by(c), kDefaultCopyKinds);
 }
 
-TEST(ChoosePatience, WithOwnCoresSixteenWakesAreSpun) {
+TEST(ChoosePatience, ARankWithItsOwnCoreSpinsForSixteenWakes) {
   using std::chrono::microseconds;
   Calibration c = invented_record();
   EXPECT_EQ(patience_by(c, true).spin, microseconds(240));
@@ -111,7 +111,7 @@ TEST(ChoosePatience, WithOwnCoresSixteenWakesAreSpun) {
   EXPECT_EQ(patience_by(c, false).spin, microseconds(0));
 }
 
-TEST(ChoosePatience, WhoSharesACoreLooksForFourHandoffsOrASwitch) {
+TEST(ChoosePatience, ARankThatSharesACorePollsForFourHandoffsOrASwitch) {
   Calibration c = invented_record();
   EXPECT_EQ(patience_by(c, false).polls, 4 * 200 / 20);
   c.context_switch = 500;
@@ -124,7 +124,7 @@ TEST(ChoosePatience, WhoSharesACoreLooksForFourHandoffsOrASwitch) {
   EXPECT_EQ(patience_by(c, false).polls, 4);
 }
 
-TEST(ChoosePatience, WithoutFiguresWhatIsBuiltInStays) {
+TEST(ChoosePatience, WithoutFiguresTheBuiltInPatienceStays) {
   Calibration older = invented_record();
   older.wake = older.pause = older.cache_kib = older.caches = 0;
   for (const Calibration& c : {Calibration{}, older}) {
@@ -134,12 +134,12 @@ TEST(ChoosePatience, WithoutFiguresWhatIsBuiltInStays) {
   }
 }
 
-TEST(ChooseCached, TheCachesThatAreReached) {
+TEST(ChooseCached, CachedBytesGrowWithTheNumberOfCaches) {
   EXPECT_EQ(cached_bytes(invented_record(), 1, 2), std::size_t{32} << 20);
   EXPECT_EQ(cached_bytes(invented_record(), 8, 2), std::size_t{256} << 20);
 }
 
-TEST(ChooseCached, OfAMeshAHostHasItsShare) {
+TEST(ChooseCached, LargeMeshCacheCountsByTheShareOfItsProcessors) {
   constexpr std::size_t kMiB = 1 << 20;
   EXPECT_EQ(share_of_cache(260 * kMiB, 1), 32 * kMiB);
   EXPECT_EQ(share_of_cache(260 * kMiB, 2), 32 * kMiB);

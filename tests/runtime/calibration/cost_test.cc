@@ -58,7 +58,7 @@ TEST(Cost, CopiesOfTwoCoresAtOnceTakeLonger) {
 }
 
 /// A root that has room posts for the next call meanwhile; with more rounds than slots one side waits once.
-TEST(Cost, ReadersFollowTheRootsPost) {
+TEST(Cost, BroadcastPostsOverlapReadsWhileSlotsAreFree) {
   const Calibration c = simple();
   EXPECT_DOUBLE_EQ(ns(c, Collective::broadcast, Algorithm::direct, 2, 64 * KiB), kCallNs + 100 + 128 * KiB);
   EXPECT_DOUBLE_EQ(ns(c, Collective::broadcast, Algorithm::direct, 2, 512 * KiB),
@@ -73,7 +73,7 @@ TEST(Cost, ReadersFollowTheRootsPost) {
 
 /// What a peer has read costs its owner more when the application next writes there; what a peer has written,
 /// when the application next reads it.
-TEST(Cost, ApplicationsPayForWhatPeersTouchInPlace) {
+TEST(Cost, LaterAccessesToMemoryThatPeersTouchedAreCharged) {
   const Calibration c = simple();
   Calibration dear = c;
   set_accesses(dear.pair[0].stores, 5);
@@ -112,7 +112,7 @@ TEST(Cost, ApplicationsPayForWhatPeersTouchInPlace) {
 
 /// From 3 MiB on the figure of large copies counts, whether it is higher or lower; from 1 MiB on a part of
 /// it.
-TEST(Cost, LargeBuffersHaveFiguresOfTheirOwn) {
+TEST(Cost, LargeBuffersAreChargedByLargeCopyFigures) {
   const Calibration c = simple();
   Calibration other = c;
   const auto per_byte = [&](Collective op, Algorithm a, std::size_t bytes) {
@@ -142,7 +142,7 @@ TEST(Cost, LargeBuffersHaveFiguresOfTheirOwn) {
   EXPECT_NEAR(per_byte(Collective::reduce_scatter, Algorithm::zerocopy, 4 * MiB), -1, 1e-3) << "reads";
 }
 
-TEST(Cost, PostsThatGoRoundTheRingCostWhatItCosts) {
+TEST(Cost, RingPostsAreChargedByRingFigures) {
   Calibration c = simple();
   c.pair[0].large = {static_cast<std::uint32_t>(kLargeBytes), static_cast<std::uint32_t>(2 * kLargeBytes)};
   Calibration ring = c;
@@ -164,7 +164,7 @@ TEST(Cost, PostsThatGoRoundTheRingCostWhatItCosts) {
 }
 
 /// What peers have read in place leaves their caches if buffers are large.
-TEST(Cost, StoresToLargeBuffersLoseNothingOrHalf) {
+TEST(Cost, LaterStoresToLargeBuffersAreChargedHalfOrNothing) {
   const Calibration c = simple();
   Calibration dear = c;
   set_accesses(dear.pair[0].stores, 5);  // four nanoseconds a byte are lost
@@ -179,7 +179,7 @@ TEST(Cost, StoresToLargeBuffersLoseNothingOrHalf) {
   EXPECT_DOUBLE_EQ(extra(Collective::broadcast, Algorithm::pull, 4 * MiB), 2) << "readers touch half as much";
 }
 
-TEST(Cost, IsKnownOnlyWhereFiguresAre) {
+TEST(Cost, IsUnknownWithoutFiguresOrWithoutAFlow) {
   EXPECT_LT(ns({}, Collective::all_reduce, Algorithm::oneshot, 2, 4096), 0);
   EXPECT_LT(ns(simple(), Collective::all_reduce, Algorithm::ring, 2, 4096), 0);       // over links
   EXPECT_LT(ns(simple(), Collective::all_reduce, Algorithm::hierarchy, 2, 4096), 0);  // between hosts
@@ -217,7 +217,7 @@ TEST(CostRows, PullIsChosenWhereItSavesEnough) {
 
 /// Far cores on which stores to what a peer has read take eight times as long: registered buffers go through
 /// staging but for calls in place, where the peers write what they have read.
-TEST(CostRows, ZeroCopyMayPayOffInPlaceAlone) {
+TEST(CostRows, ZeroCopyIsChosenInPlaceOnlyIfStoresAreSlow) {
   const auto rows = rows_by_cost(dear_stores(), 2, 128 * KiB);
   const auto row = row_for(rows, Collective::all_reduce, Buffers::registered, 256 * KiB);
   ASSERT_TRUE(row);
@@ -229,7 +229,7 @@ TEST(CostRows, ZeroCopyMayPayOffInPlaceAlone) {
 }
 
 /// Ranks that share cores: what large calls copy decides, and nothing else changes.
-TEST(CostRows, WithFewerCoresOnlyLargePulls) {
+TEST(CostRows, RanksThatShareCoresPullOnlyLargeBuffers) {
   const auto rows = rows_by_cost(far_zen3(), 4, 256 * KiB, Cores::fewer);
   const auto small = row_for(rows, Collective::all_to_all, Buffers::private_, 64 * KiB),
              large = row_for(rows, Collective::all_to_all, Buffers::private_, 4 * MiB);
@@ -244,7 +244,7 @@ TEST(CostRows, WithFewerCoresOnlyLargePulls) {
 }
 
 /// Private buffers on small pages are pulled only where a pull on those saves as much.
-TEST(CostRows, SmallPagesCountByTheirOwnFigures) {
+TEST(CostRows, PullOnSmallPagesIsJudgedByItsOwnFigures) {
   Calibration c = far_zen3();
   const auto row = [&] {
     return row_for(rows_by_cost(c, 2, 128 * KiB), Collective::all_gather, Buffers::private_, 4 * MiB);
@@ -285,19 +285,19 @@ TEST(CostRows, LargePullsNeedToSaveATwentieth) {
   EXPECT_TRUE(pulled_after(0.83, 4 * MiB, Cores::fewer));
 }
 
-TEST(CostRows, CallsThatFitIntoArrivalRecordsKeepTheTablesChoice) {
+TEST(CostRows, CallsThatFitIntoArrivalRecordsStayInlined) {
   const auto rows = rows_by_cost(far_zen3(), 2, 128 * KiB);
   const auto tiny = row_for(rows, Collective::broadcast, Buffers::private_, 8);
   ASSERT_TRUE(tiny);
   EXPECT_EQ(tiny->algorithm, Algorithm::inlined);
 }
 
-TEST(CostRows, NoneWithoutFigures) {
+TEST(CostRows, NoRowsWithoutFiguresOrPeers) {
   EXPECT_TRUE(rows_by_cost({}, 2, 128 * KiB).empty());
   EXPECT_TRUE(rows_by_cost(far_zen3(), 1, 128 * KiB).empty());
 }
 
-TEST(CostRows, AreReckonedOnceForEachNumberOfRanks) {
+TEST(CostRows, RowsAreComputedOnceForEachRankCountAndCores) {
   rt::CostRows rows;
   const auto& two = rows.of(far_zen3(), 2, 128 << 10, Cores::enough);
   EXPECT_EQ(two.size(), rows_by_cost(far_zen3(), 2, 128 << 10).size());

@@ -49,21 +49,21 @@ class Calibrated : public testing::Test {
   test::PinnedRecords records_;
 };
 
-TEST_F(Calibrated, AllRanksHaveWhatIsPinned) {
+TEST_F(Calibrated, AllRanksUseThePinnedRecord) {
   pin(rt::invented_record());
   EXPECT_EQ(digests(4), std::set{rt::invented_record().digest()});
 }
 
-TEST_F(Calibrated, OffIsNoRecord) {
+TEST_F(Calibrated, NoRankHasARecordIfCalibrationIsOff) {
   ::setenv("OURO_CALIBRATION", "off", 1);
   EXPECT_EQ(digests(3), std::set<std::uint64_t>{0});
 }
 
-TEST_F(Calibrated, MeasuredOrNotAllRanksAgree) { EXPECT_EQ(digests(4).size(), 1u); }
+TEST_F(Calibrated, AllRanksAgreeOnTheRecordWithoutAPinnedOne) { EXPECT_EQ(digests(4).size(), 1u); }
 
 /// The figures say that plain stores are the fastest at one size; the built-in choice is `rep movsb` for
 /// every size.
-TEST_F(Calibrated, CopiesAreOfTheKindThatTheRecordSays) {
+TEST_F(Calibrated, CopiesUseTheFastestKindOfTheRecord) {
   rt::Calibration c = rt::invented_record();
   for (rt::CopyCost& cost : c.pair[1].copies[2]) cost = {90'000, 90'000};
   c.pair[1].copies[2][0] = {20'000, 20'000};
@@ -91,7 +91,7 @@ std::string explained(Context& context, void* buffer = nullptr) {
   return text ? *text : text.status().message();
 }
 
-TEST_F(Calibrated, AlgorithmsAreThoseThatTheRecordMakesCheapest) {
+TEST_F(Calibrated, TheCheapestAlgorithmByTheRecordIsUsed) {
   pin(rt::far_zen3());
   const auto run = [](const char* says, bool there) {
     return test::run_processes(2, [=](Context& c) -> std::string {
@@ -120,7 +120,7 @@ TEST_F(Calibrated, AlgorithmsAreThoseThatTheRecordMakesCheapest) {
 }
 
 /// With rows for calls in place, ranks whose call is not in place decline: all use the same flow, whoever is.
-TEST_F(Calibrated, RanksInPlaceAndOthersSumTogether) {
+TEST_F(Calibrated, RanksInPlaceAndOutOfPlaceUseOneFlow) {
   pin(rt::dear_stores());
   const auto run = [](Context& c) -> std::string {
     if (!c.impl()->cores().enough_here()) return "";  // one core: the rows of the table stay
@@ -146,7 +146,7 @@ TEST_F(Calibrated, RanksInPlaceAndOthersSumTogether) {
   EXPECT_EQ(test::run_processes(2, run), "");
 }
 
-TEST_F(Calibrated, WaitsAndOutputsAreAsTheRecordSays) {
+TEST_F(Calibrated, SpinTimeAndCacheLimitFollowTheRecord) {
   rt::Calibration c = rt::invented_record();
   c.wake = 70'000, c.cache_kib = 1024;
   pin(c);
@@ -193,7 +193,7 @@ void* on_huge_pages() {
 
 /// The rules choose pull only for huge pages; if it is forced, the prediction is for the pages that the
 /// buffer has.
-TEST_F(Calibrated, PullThatIsForcedIsPredictedForThePagesAtHand) {
+TEST_F(Calibrated, ForcedPullIsPredictedForThePagesOfTheBuffer) {
   pin(rt::invented_record());
   ::setenv("OURO_ALGO", "pull", 1);
   const auto outcome = test::run_processes(2, [](Context& c) -> std::string {
@@ -218,7 +218,7 @@ TEST_F(Calibrated, PullThatIsForcedIsPredictedForThePagesAtHand) {
 }
 
 /// Only the result of the first rank of a host counts, so the results of other ranks change nothing.
-TEST_F(Calibrated, ProcessesReadTheFirstOfTheirHost) {
+TEST_F(Calibrated, ProcessesUseTheRecordOfTheirHostsFirstRank) {
   const std::uint64_t pinned = rt::invented_record().digest();
   pin(rt::invented_record());
   const auto outcome = test::run_processes(3, [=](Context& c) -> std::string {
@@ -230,7 +230,7 @@ TEST_F(Calibrated, ProcessesReadTheFirstOfTheirHost) {
   EXPECT_EQ(outcome, "");
 }
 
-TEST_F(Calibrated, FilesThatAreNoRecordAreErrors) {
+TEST_F(Calibrated, InvalidRecordFilesAreRefused) {
   const auto refused = [] {
     const auto c = Context::create({.rank = 0, .world_size = 1});
     return c.ok() ? std::string("joined") : c.status().message();
@@ -242,7 +242,7 @@ TEST_F(Calibrated, FilesThatAreNoRecordAreErrors) {
   EXPECT_THAT(refused(), HasSubstr("\"ouro_calibration\": 1 is missing"));
 }
 
-TEST_F(Calibrated, RanksWithOtherRecordsDoNotJoin) {
+TEST_F(Calibrated, RanksWithDifferentPinnedRecordsAreRefused) {
   rt::Calibration other = rt::invented_record();
   other.pair[0].handoff += 1;
   const std::string one = pin(rt::invented_record(), "one"), two = pin(other, "two");

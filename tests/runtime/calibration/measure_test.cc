@@ -90,7 +90,7 @@ PairCosts slower(const PairCosts& than, std::uint32_t factor, std::size_t bytes)
   return p;
 }
 
-TEST(Revised, WhatIsNotMeasuredChangesAsTheSizeBeforeIt) {
+TEST(Revised, UnmeasuredSizesChangeByTheFactorOfTheSizeBefore) {
   const Calibration before = invented_record();
   const Calibration after = revised(before, slower(before.farthest(), 3, 64 << 10));
   EXPECT_EQ(after.farthest(), slower(before.farthest(), 3, 1 << 20));
@@ -98,7 +98,7 @@ TEST(Revised, WhatIsNotMeasuredChangesAsTheSizeBeforeIt) {
   EXPECT_EQ(revised(before, PairCosts{}), before) << "nothing was measured";
 }
 
-TEST(Revised, OnlyFactorsAreAMove) {
+TEST(Revised, OnlyAChangeByAFactorOfTwoIsAMove) {
   const Calibration c = invented_record();
   const PairCosts& p = c.farthest();
   EXPECT_FALSE(moved(c, p));
@@ -145,7 +145,7 @@ TEST(Measure, TakesTheLeastOfSeveralTries) {
   EXPECT_EQ(measure_wake(probe, probe.clock(), probe.now + 1s), 13'000u);
 }
 
-TEST(Measure, OfNearerCoresOnlyHandOffAndCopiesOfTheBuiltInKinds) {
+TEST(Measure, NearCoresGetOnlyHandOffAndBuiltInCopyFigures) {
   FakeProbe probe, another;
   const PairCosts all = measure(probe, probe.clock(), probe.now + 1s);
   Calibration c{};
@@ -163,7 +163,7 @@ TEST(Measure, OfNearerCoresOnlyHandOffAndCopiesOfTheBuiltInKinds) {
 }
 
 /// Copies at once are measured by the kinds that will be in force, and by the built-in one.
-TEST(Measure, WhereAnotherKindIsFasterItIsTheOneForSlots) {
+TEST(Measure, FasterKindIsTheOneMeasuredForSlots) {
   FakeProbe probe;
   probe.rep_is_slow = true;
   const PairCosts slots = measure(probe, probe.clock(), probe.now + 1s);
@@ -183,7 +183,7 @@ TEST(Measure, APauseIsTheLeastOfSeveralTriesRoundedUp) {
   EXPECT_EQ(measure_pause(clock), 54u);  // 3400 ns in the last question, divided by 64
 }
 
-TEST(Measure, EndsInTimeAndLeavesOutWhatWasTriedTooRarely) {
+TEST(Measure, EndsAtTheDeadlineAndOmitsFiguresWithTooFewTries) {
   FakeProbe probe;
   const PairCosts costs = measure(probe, probe.clock(), probe.now + 30us);  // two rounds of some sizes
   EXPECT_LE(probe.asked, 33);
@@ -192,7 +192,7 @@ TEST(Measure, EndsInTimeAndLeavesOutWhatWasTriedTooRarely) {
     for (const CopyCost& c : size) EXPECT_FALSE(c.known());
 }
 
-TEST(Measure, WithoutAnAnswerNothingIsKnown) {
+TEST(Measure, ASilentProbeYieldsNoFigures) {
   FakeProbe probe;
   probe.silent_from = 0;
   EXPECT_EQ(measure(probe, probe.clock(), probe.now + 1s), PairCosts{});
@@ -200,7 +200,7 @@ TEST(Measure, WithoutAnAnswerNothingIsKnown) {
   EXPECT_EQ(measure_wake(probe, probe.clock(), probe.now + 1s), 0u);
 }
 
-TEST(Measure, SystemsThatForbidPullsHaveCopies) {
+TEST(Measure, RecordIsCompleteIfPullsAreForbidden) {
   FakeProbe probe;
   probe.pulls = false;
   Calibration c{};
@@ -209,7 +209,7 @@ TEST(Measure, SystemsThatForbidPullsHaveCopies) {
   EXPECT_EQ(c.pair[0].pull[3], 0u);
 }
 
-TEST(Measure, ModesAreAFactorOfTwoApart) {
+TEST(Measure, TimesAFactorOfTwoApartAreDifferentModes) {
   EXPECT_TRUE(same_mode(50, 99));
   EXPECT_FALSE(same_mode(50, 100));
   EXPECT_FALSE(same_mode(200, 100));

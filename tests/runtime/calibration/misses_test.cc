@@ -16,25 +16,25 @@ int until_heard(Misses& misses, int most, Ratio&& ratio) {
   return 0;
 }
 
-TEST(Misses, OneWindowIsEnoughAtFirst) {
+TEST(Misses, FirstCheckIsDueAfterOneWindow) {
   Misses slower, faster;
   EXPECT_EQ(until_heard(slower, 100, [](int) { return 5.0; }), Misses::kWindow);
   EXPECT_EQ(until_heard(faster, 100, [](int) { return 0.2; }), Misses::kWindow);
 }
 
-TEST(Misses, ARankThatComesLateIsNoMiss) {
+TEST(Misses, WindowWithOneFastSampleTriggersNoCheck) {
   Misses misses;
   EXPECT_EQ(until_heard(misses, 10'000, [](int i) { return i % Misses::kWindow == 3 ? 1.1 : 500.0; }), 0);
 }
 
-TEST(Misses, NoiseIsNotHeard) {
+TEST(Misses, RandomDelaysTriggerNoCheck) {
   Misses misses;
   std::mt19937 random(7);
   std::lognormal_distribution<double> late(-0.5, 0.8);
   EXPECT_EQ(until_heard(misses, 100'000, [&](int) { return 1 + late(random); }), 0);
 }
 
-TEST(Misses, WhatTheModelIsWrongByIsNotHeardAgain) {
+TEST(Misses, ConfirmedRatioTriggersNoFurtherCheck) {
   Misses misses;
   ASSERT_EQ(until_heard(misses, 100, [](int) { return 5.0; }), Misses::kWindow);
   misses.record_holds();
@@ -42,7 +42,7 @@ TEST(Misses, WhatTheModelIsWrongByIsNotHeardAgain) {
   EXPECT_NE(until_heard(misses, 100, [](int) { return 13.0; }), 0) << "it has changed";
 }
 
-TEST(Misses, WhereNothingCanBeMeasuredItIsTriedAgainLater) {
+TEST(Misses, FailedChecksAreRepeatedAtGrowingIntervals) {
   Misses misses;
   int before = 0;
   for (int i = 0; i < 5; ++i) {
@@ -65,7 +65,7 @@ TEST(Misses, ChecksThatFindNothingBecomeRare) {
   EXPECT_LE(checks, 33) << "2^9 windows a check, after the first ten";
 }
 
-TEST(Misses, RepetitionsNeedToChangeLess) {
+TEST(Misses, RepetitionsTriggerACheckAtASmallerRatio) {
   const auto heard = [](double ratio) {
     Misses misses = Misses::of_repetitions();
     return until_heard(misses, 1000, [ratio](int) { return ratio; }) == Misses::kWindow;
@@ -77,7 +77,7 @@ TEST(Misses, RepetitionsNeedToChangeLess) {
 }
 
 /// A record that was in force for a long time is replaced as soon as the first was.
-TEST(Misses, MovesFarApartAreEachHeardAtOnce) {
+TEST(Misses, MovesFarApartAreEachDetectedInOneWindow) {
   Misses misses;
   for (int i = 0; i < 5; ++i) {
     ASSERT_EQ(until_heard(misses, 1000, [](int) { return 9.0; }), Misses::kWindow) << "move " << i;
@@ -86,7 +86,7 @@ TEST(Misses, MovesFarApartAreEachHeardAtOnce) {
   }
 }
 
-TEST(Misses, AfterCalmTheNextIsHeardAtOnce) {
+TEST(Misses, LongCalmResetsTheBackOff) {
   Misses misses;
   for (int i = 0; i < 5; ++i) {
     ASSERT_NE(until_heard(misses, 1000, [](int) { return 9.0; }), 0);

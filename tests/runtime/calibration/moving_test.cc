@@ -77,7 +77,7 @@ void verdict(const std::string& outcome) {
 
 /// Ranks that share one core cannot measure, because the time of a context switch is not a hand-off. The
 /// previous record stays in force, and every sum is right, also after they are back on their own cores.
-TEST(TimedMoving, OntoOneCoreAndBack) {
+TEST(TimedMoving, SharingOneCoreKeepsTheRecordAndTheSums) {
   const auto cpus = rt::affinity_of(0);
   if (cpus.size() < 2) GTEST_SKIP() << "this machine has no second core";
   verdict(test::run(kMode, 2, [&](Context& c) -> std::string {
@@ -113,7 +113,7 @@ std::uint32_t handoff(int here, int there) {
 }
 
 /// From the farthest core to the nearest: the group replaces what it measured between the distant cores.
-TEST(TimedMoving, FromFarCoresToNearOnes) {
+TEST(TimedMoving, MoveToNearCoresLowersTheMeasuredHandOff) {
   const auto cpus = rt::affinity_of(0);
   int near = -1, far = -1;
   std::uint32_t least = 0, most = 0;
@@ -159,7 +159,7 @@ std::span<float> numbers(int rank) {
 }
 
 /// The same sums, repeatedly, with three ranks and with four; the record changes in between.
-TEST(Moving, SumsHaveTheSameBitsAcrossAChange) {
+TEST(Moving, SumsHaveTheSameBitsAfterARecordChange) {
   for (const int n : {3, 4}) {
     const auto outcome = test::run(kMode, n, [](Context& c) -> std::string {
       TestAccess::pretend_cores(*c.impl());

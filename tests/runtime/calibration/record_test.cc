@@ -14,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(Record, ComesBackFromItsText) {
+TEST(Record, SurvivesARoundTripThroughJson) {
   const Calibration c = invented_record();
   EXPECT_TRUE(c.complete());
   std::string key;
@@ -24,7 +24,7 @@ TEST(Record, ComesBackFromItsText) {
   EXPECT_EQ(key, "a machine");
 }
 
-TEST(Record, WhatIsNotKnownIsLeftOut) {
+TEST(Record, UnknownFiguresAreOmittedFromJson) {
   Calibration c = invented_record();
   c.pairs = 1, c.pair[1] = {}, c.context_switch = 0, c.wake = 0, c.cache_kib = 0;
   c.pair[0].copies[2][1] = {}, c.pair[0].pull[3] = 0;
@@ -34,7 +34,7 @@ TEST(Record, WhatIsNotKnownIsLeftOut) {
   EXPECT_EQ(*back, c);
 }
 
-TEST(Record, FromADisturbedMeasurementLacksFigures) {
+TEST(Record, MissingFiguresMarkADisturbedMeasurement) {
   const Calibration whole = invented_record();
   EXPECT_TRUE(whole.undisturbed());
   const auto without = [&](auto&& leave_out) {
@@ -59,13 +59,13 @@ TEST(Record, FromADisturbedMeasurementLacksFigures) {
   EXPECT_TRUE(c.undisturbed()) << "the system forbids pulls";
 }
 
-TEST(Record, AllZeroIsNone) {
+TEST(Record, AllZeroCountsAsUnknown) {
   EXPECT_FALSE(Calibration{}.known());
   EXPECT_FALSE(Calibration{}.complete());
   EXPECT_EQ(Calibration{}.digest(), 0u);
 }
 
-TEST(Record, DigestIsOfTheFigures) {
+TEST(Record, DigestCoversFiguresButNotProcessorNumbers) {
   const Calibration c = invented_record();
   Calibration other = c;
   other.pair[1].cpus[1] = 77;
@@ -130,7 +130,7 @@ TEST(Record, AbsurdFiguresBecomeUnknown) {
 }
 
 /// Earlier versions measured stores to 64 KiB alone.
-TEST(Record, OlderFilesHaveStoresOfOneSize) {
+TEST(Record, OldStoreFigureIsScaledToEverySize) {
   const auto old = parse_calibration(
       R"({"ouro_calibration": 1, "pairs": [{"distance": "cache", "handoff_ns": 50, "stores": [6400, 1600]}]})");
   ASSERT_TRUE(old.ok()) << old.status().message();
@@ -141,7 +141,7 @@ TEST(Record, OlderFilesHaveStoresOfOneSize) {
   EXPECT_FALSE(pair.loads[0].known());
 }
 
-TEST(Record, WhatIsNoneIsRefusedWithThePlace) {
+TEST(Record, InvalidJsonIsRefusedWithThePlace) {
   const auto pair = [](const std::string& rest) {
     return R"({"ouro_calibration": 1, "pairs": [{"distance": "cache", )" + rest + "}]}";
   };

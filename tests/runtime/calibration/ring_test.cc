@@ -63,7 +63,7 @@ std::string run_many(Context& c, unsigned seed, int operations, bool ring) {
   return "";
 }
 
-TEST_F(Rings, ResultsAreRight) {
+TEST_F(Rings, OperationsOfManySizesGiveRightResults) {
   for (const Mode mode : {Mode::threads, Mode::processes}) {
     if (OURO_TEST_TSAN && mode == Mode::processes) continue;
     for (const int n : {2, 3, 4})
@@ -73,7 +73,7 @@ TEST_F(Rings, ResultsAreRight) {
 }
 
 /// What the record says, groups do: with a core for each rank, posts of more than a page.
-TEST_F(Rings, AreUsedWhereTheyPay) {
+TEST_F(Rings, AreUsedOnlyIfFasterThanSlots) {
   const auto said = [&](rt::CopyCost ring) {
     rt::Calibration c = rt::invented_record();
     c.pair[1].ring = ring;
@@ -97,7 +97,7 @@ TEST_F(Rings, AreUsedWhereTheyPay) {
 
 /// Posts stay in slots for a while, then go round the ring, and back, as when a record is replaced in
 /// mid-run.
-TEST_F(Rings, MayBeTakenUpAndLeft) {
+TEST_F(Rings, SwitchingBetweenSlotsAndRingKeepsResultsRight) {
   EXPECT_EQ(run_threads(3,
                         [](Context& c) -> std::string {
                           std::string wrong;
@@ -109,7 +109,7 @@ TEST_F(Rings, MayBeTakenUpAndLeft) {
 }
 
 /// A rank that would look elsewhere for a post notices that its peers have put it into the ring.
-TEST_F(Rings, RanksThatDisagreeNoticeIt) {
+TEST_F(Rings, RanksThatDisagreeOnTheRingFailWithMismatch) {
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     OURO_RANK_OK(rt::TestAccess::select_by(*c.world().impl(), "", c.rank() == 0));
     std::vector<float> x(4'000);

@@ -41,7 +41,7 @@ std::vector<std::string> places(const Machine& m, int ranks, Bind policy) {
   return list;
 }
 
-TEST(Read, TwoSockets) {
+TEST(ReadMachine, ReportsCoresCachesAndNodesOfTwoSockets) {
   const Machine m = invented(kTwoSockets);
   ASSERT_EQ(m.cores.size(), 16u);
   EXPECT_EQ(m.threads(), 32);
@@ -65,7 +65,7 @@ TEST(Read, TwoSockets) {
   EXPECT_FALSE(m.same_cache());
 }
 
-TEST(Read, OneCore) {
+TEST(ReadMachine, SingleCoreServesEveryBinding) {
   const Machine m = invented("l3:1(size=8MiB) core:1 pu:1");
   ASSERT_EQ(m.cores.size(), 1u);
   EXPECT_TRUE(m.same_cache());
@@ -76,7 +76,7 @@ TEST(Read, OneCore) {
   }
 }
 
-TEST(Read, WithoutAnL3TheL2IsTheOutermostCache) {
+TEST(ReadMachine, WithoutAnL3TheL2IsTheOutermostCache) {
   const Machine m = invented("pack:1 l2:2(size=4MiB) core:2 pu:1");
   EXPECT_EQ(m.l3_bytes, 4u << 20);
   EXPECT_EQ(m.cores[0].l3, -1);
@@ -85,7 +85,7 @@ TEST(Read, WithoutAnL3TheL2IsTheOutermostCache) {
   EXPECT_THAT(places(m, 2, Bind::cache), ElementsAre("0-1", "2-3"));
 }
 
-TEST(Read, WithoutCachesNothingIsShared) {
+TEST(ReadMachine, WithoutCachesNothingIsShared) {
   const Machine m = invented("core:4 pu:1");
   EXPECT_EQ(m.l3_bytes, 0u);
   EXPECT_FALSE(m.same_cache(0, 1));
@@ -93,7 +93,7 @@ TEST(Read, WithoutCachesNothingIsShared) {
   EXPECT_THAT(places(m, 2, Bind::cache), ElementsAre("0-3", "0-3"));
 }
 
-TEST(Read, SeveralMemoryNodesInAPackage) {
+TEST(ReadMachine, RanksAreBoundToEachMemoryNodeOfAPackage) {
   const Machine m = invented("pack:2 group:2 [numa(memory=1GB)] l3:2(size=16MiB) core:1 pu:1");
   EXPECT_EQ(m.nodes(), 4);
   EXPECT_THAT(places(m, 4, Bind::numa), ElementsAre("0-1", "2-3", "4-5", "6-7"));
@@ -101,7 +101,7 @@ TEST(Read, SeveralMemoryNodesInAPackage) {
 }
 
 /// A common numbering: first one thread of each core, then the second threads.
-TEST(Read, SiblingsThatAreNumberedLast) {
+TEST(ReadMachine, SiblingsNumberedLastBelongToTheirCores) {
   const Machine m = invented("l3:2(size=16MiB) core:2 pu:2(indexes=0,4,1,5,2,6,3,7)");
   EXPECT_THAT(m.cores[1].cpus, ElementsAre(1, 5));
   EXPECT_THAT(places(m, 4, Bind::core), ElementsAre("0,4", "1,5", "2,6", "3,7"));
@@ -109,13 +109,13 @@ TEST(Read, SiblingsThatAreNumberedLast) {
   EXPECT_THAT(places(m, 2, Bind::cache), ElementsAre("0-1,4-5", "2-3,6-7"));
 }
 
-TEST(Read, RefusesNonsense) {
+TEST(ReadMachine, RefusesAnInvalidDescription) {
   const Result<Machine> none = read_machine("node:");
   EXPECT_EQ(none.status().code(), Code::invalid);
   EXPECT_THAT(none.status().message(), HasSubstr("node:"));
 }
 
-TEST(Mask, LeavesOutThreadsCoresAndTheirCaches) {
+TEST(LimitedMachine, DropsThreadsCoresAndCachesOutsideTheMask) {
   const Machine all = invented("pack:2 [numa(memory=1GB)] l3:1(size=16MiB) core:4 pu:2");
   const Machine m = all.limited_to({1, 6, 7, 9, 99});  // half a core, a core, half a core of the other socket
   ASSERT_EQ(m.cores.size(), 3u);
@@ -138,7 +138,7 @@ TEST(Mask, LeavesOutThreadsCoresAndTheirCaches) {
   EXPECT_EQ(all.limited_to({}).l3_bytes, 0u);
 }
 
-TEST(Placement, CoreFillsCachesAndGivesACoreEach) {
+TEST(Placement, CoreBindingGivesEachRankACoreAndFillsCaches) {
   const Machine m = invented(kTwoSockets);
   EXPECT_THAT(places(m, 4, Bind::core), ElementsAre("0-1", "2-3", "4-5", "6-7"));
   const auto full = places(m, 16, Bind::core);
@@ -148,7 +148,7 @@ TEST(Placement, CoreFillsCachesAndGivesACoreEach) {
   EXPECT_FALSE(m.place(15, 16, Bind::core).shared);
 }
 
-TEST(Placement, CoreUsesSecondThreadsLastThenTakesTurns) {
+TEST(Placement, CoreBindingUsesSecondThreadsLastThenSharesThem) {
   const Machine m = invented(kTwoSockets);
   const auto some = places(m, 18, Bind::core);
   for (int r = 0; r < 16; ++r) EXPECT_EQ(some[static_cast<std::size_t>(r)], std::to_string(2 * r));
@@ -161,7 +161,7 @@ TEST(Placement, CoreUsesSecondThreadsLastThenTakesTurns) {
   EXPECT_THAT(places(invented("core:2 pu:1"), 5, Bind::core), ElementsAre("0", "1", "0", "1", "0"));
 }
 
-TEST(Placement, CacheAndNumaSpreadRanksInBlocks) {
+TEST(Placement, CacheAndNumaBindingSpreadRanksInBlocks) {
   const Machine m = invented(kTwoSockets);
   EXPECT_THAT(places(m, 4, Bind::cache), ElementsAre("0-7", "8-15", "16-23", "24-31"));
   EXPECT_THAT(places(m, 3, Bind::cache), ElementsAre("0-7", "8-15", "16-23"));
@@ -173,7 +173,7 @@ TEST(Placement, CacheAndNumaSpreadRanksInBlocks) {
   EXPECT_FALSE(m.place(99, 100, Bind::numa).shared);
 }
 
-TEST(Placement, NoneIsAnywhere) {
+TEST(Placement, NoBindingLeavesProcessorsUnrestricted) {
   const Placement p = invented(kTwoSockets).place(3, 4, Bind::none);
   EXPECT_TRUE(p.cpus.empty());
   EXPECT_EQ(p.node, -1);
@@ -181,7 +181,7 @@ TEST(Placement, NoneIsAnywhere) {
 }
 
 /// Cores that differ: the first has two threads and no L3 (but an L2), the others one thread and an L3.
-TEST(Placement, AsymmetricCores) {
+TEST(Placement, UnequalCoresAreAllUsed) {
   Machine m;
   m.cores = {{.id = 0, .cpus = {0, 1}, .l2 = 0, .l2_bytes = 1, .domain = 0, .node = 0},
              {.id = 1, .cpus = {2}, .l2 = 1, .l3 = 0, .l3_bytes = 4, .domain = 1, .node = 0},
@@ -193,7 +193,7 @@ TEST(Placement, AsymmetricCores) {
   EXPECT_EQ(m.limited_to({1, 3}).l3_bytes, 4u);
 }
 
-TEST(Flat, ACoreForEachThreadOfTheMask) {
+TEST(FlatMachine, HasOneCoreForEachThreadOfTheMask) {
   const Machine m = flat_machine({2, 5}, "no hwloc");
   ASSERT_EQ(m.cores.size(), 2u);
   EXPECT_EQ(m.source, "no hwloc");
@@ -250,13 +250,13 @@ TEST(Binding, ReallyBindsThisThreadAndItsChildrenOnly) {
   EXPECT_EQ(affinity_of(0), mine);
 }
 
-TEST(Binding, AnywhereChangesNothing) {
+TEST(Binding, EmptyBindingChangesNothing) {
   const Cpus mine = affinity_of(0);
   EXPECT_TRUE(bind_this_thread({}).ok());
   EXPECT_EQ(affinity_of(0), mine);
 }
 
-TEST(Binding, SaysWhyItCannot) {
+TEST(Binding, FailureNamesTheProcessorAndTheCause) {
   const Status s = bind_this_thread({.cpus = {65000}});
   EXPECT_EQ(s.code(), Code::system) << s.message();
   EXPECT_THAT(s.message(), HasSubstr("65000"));
@@ -279,9 +279,9 @@ TEST(Binding, PrefersTheMemoryOfANode) {
   }).join();
 }
 
-TEST(Affinity, OfNobodyIsEmpty) { EXPECT_TRUE(affinity_of(1 << 30).empty()); }
+TEST(Affinity, OfAnUnknownProcessIsEmpty) { EXPECT_TRUE(affinity_of(1 << 30).empty()); }
 
-TEST(Room, DisjointEqualAndNestedMasks) {
+TEST(RoomForEach, NeedsOneCoreForEveryMask) {
   const auto room = [](std::vector<Cpus> masks) { return room_for_each(masks); };
   EXPECT_TRUE(room({{0}, {1}}));
   EXPECT_FALSE(room({{0}, {0}}));
@@ -295,7 +295,7 @@ TEST(Room, DisjointEqualAndNestedMasks) {
   EXPECT_TRUE(room({}));
 }
 
-TEST(Names, BindingsAndLists) {
+TEST(BindNames, ParseBackAndProcessorListsUseRanges) {
   for (const Bind b : {Bind::none, Bind::core, Bind::cache, Bind::numa}) {
     const Result<Bind> parsed = parse_bind(name(b));
     ASSERT_TRUE(parsed.ok());
@@ -310,7 +310,7 @@ TEST(Names, BindingsAndLists) {
   EXPECT_EQ(to_text({0, 1, 2, 5, 7, 8}), "0-2,5,7-8");
 }
 
-TEST(Names, TheEnvironmentChoosesWhereTheCommandLineDoesNot) {
+TEST(BindNames, EnvironmentAppliesOnlyWithoutACommandLineChoice) {
   ::setenv("OURO_BIND", "cache", 1);
   EXPECT_EQ(*chosen_bind(""), Bind::cache);
   EXPECT_EQ(*chosen_bind("numa"), Bind::numa);

@@ -27,7 +27,7 @@ std::set<Collective> those(F&& f) {
 }
 using Set = std::set<Collective>;
 
-TEST(CollectiveTraits, Shapes) {
+TEST(CollectiveTraits, EachInputAndOutputHasItsShape) {
   const auto in = [](Shape s) { return those([&](auto t) { return t.in.shape == s; }); };
   const auto out = [](Shape s) { return those([&](auto t) { return t.out.shape == s; }); };
   EXPECT_EQ(in(Shape::nothing), (Set{none, barrier}));
@@ -43,20 +43,20 @@ TEST(CollectiveTraits, Shapes) {
   EXPECT_EQ(those([](auto t) { return !t.moves(); }), (Set{none, barrier}));
 }
 
-TEST(CollectiveTraits, Owners) {
+TEST(CollectiveTraits, OnlyRootedCollectivesHaveABufferAtTheRootAlone) {
   EXPECT_EQ(those([](auto t) { return !t.in.counts(1, 2); }), (Set{broadcast, scatter}));
   EXPECT_EQ(those([](auto t) { return !t.out.counts(1, 2); }), (Set{reduce, gather}));
   EXPECT_EQ(those([](auto t) { return t.rooted(); }), (Set{broadcast, scatter, reduce, gather}));
   EXPECT_EQ(those([](auto t) { return t.in.counts(2, 2) && t.out.counts(2, 2); }), everything());
 }
 
-TEST(CollectiveTraits, Terms) {
+TEST(CollectiveTraits, ReducingAndNeighbourCollectivesAreMarked) {
   EXPECT_EQ(those([](auto t) { return t.reduces(); }), (Set{all_reduce, reduce, reduce_scatter, mix}));
   EXPECT_EQ(those([](auto t) { return t.reduces_all(); }), (Set{all_reduce, reduce, reduce_scatter}));
   EXPECT_EQ(those([](auto t) { return t.neighbours(); }), (Set{mix}));
 }
 
-TEST(CollectiveTraits, Elements) {
+TEST(CollectiveTraits, OnlyMixLimitsTheElementTypes) {
   Set picky;
   for (const Collective c : everything()) {
     std::set<DType> taken;
@@ -69,13 +69,13 @@ TEST(CollectiveTraits, Elements) {
   EXPECT_EQ(picky, (Set{mix}));
 }
 
-TEST(CollectiveTraits, Counts) {
+TEST(CollectiveTraits, OnlyThreeCollectivesTakeListsOfCounts) {
   EXPECT_EQ(those([](auto t) { return t.counts == CollectiveTraits::Counts::lists; }),
             (Set{reduce_scatter, all_gather, all_to_all}));
   EXPECT_EQ(those([](auto t) { return t.pairs(); }), (Set{all_to_all}));
 }
 
-TEST(CollectiveTraits, InPlace) {
+TEST(CollectiveTraits, InPlaceMeansTheSameBufferOrTheOwnBlock) {
   using InPlace = CollectiveTraits::InPlace;
   const auto at = [](InPlace p, bool uneven) {
     return those([=](auto t) { return t.moves() && t.in_place(uneven) == p; });
@@ -88,7 +88,7 @@ TEST(CollectiveTraits, InPlace) {
   EXPECT_EQ(traits_of(all_to_all).in_place(true), InPlace::none);
 }
 
-TEST(CollectiveTraits, ElementCounts) {
+TEST(CollectiveTraits, ElementCountsFollowFromTheShape) {
   for (const Collective c : everything()) {
     const auto in = traits_of(c).in, out = traits_of(c).out;
     EXPECT_EQ(in.elements(7, 3), in.shape == Shape::nothing  ? 0u

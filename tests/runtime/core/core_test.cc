@@ -33,14 +33,14 @@ Failure full() {
   return f;
 }
 
-TEST(Status, SaysEverythingInOneLine) {
+TEST(Status, MessageHoldsEveryFieldInOneLine) {
   EXPECT_EQ(
       Status(full()).message(),
       "ouro: peer-dead: rank 3 (node7, pid 4121) in group dp/4, all_reduce seq 1182: killed by signal 9 "
       "(detector pidfd, after 200 us); also dead: 5");
 }
 
-TEST(Status, LeavesOutWhatIsAbsent) {
+TEST(Status, MessageOmitsAbsentFields) {
   EXPECT_EQ(invalid("no program").message(), "ouro: invalid: no program");
   EXPECT_EQ(Status().message(), "ouro: ok");
   Failure f = full();
@@ -71,7 +71,7 @@ TEST(Status, DurationsHaveReadableUnits) {
   }
 }
 
-TEST(Status, JsonHoldsTheSame) {
+TEST(Status, JsonHoldsEveryField) {
   const auto j = nlohmann::json::parse(Status(full()).json());
   EXPECT_EQ(j["code"], "peer-lost");
   EXPECT_EQ(j["reason"], "peer-dead");

@@ -36,7 +36,7 @@ void close_standard_descriptors() {
   for (int fd = 0; fd < 3; ++fd) ::close(fd);
 }
 
-TEST(Descriptors, AnOwnedOneIsNeverAStandardOne) {
+TEST(Descriptors, OwnedDescriptorIsNeverAStandardOne) {
   EXPECT_EQ(in_child([] {
               close_standard_descriptors();
               Fd a(::open("/dev/null", O_RDONLY | O_CLOEXEC)), b;
@@ -56,7 +56,7 @@ TEST(Descriptors, AnOwnedOneIsNeverAStandardOne) {
             0);
 }
 
-TEST(Descriptors, OccupiedOnesAreClosedForAllButWhoOpens) {
+TEST(Descriptors, OccupiedStandardDescriptorsAreReservedButUnusable) {
   EXPECT_EQ(in_child([] {
               ::close(1);
               ::close(2);
@@ -78,7 +78,7 @@ TEST(Descriptors, OccupiedOnesAreClosedForAllButWhoOpens) {
             0);
 }
 
-TEST(FileSizes, AreAnErrorAndNoSignal) {
+TEST(FileSizes, ExceedingTheLimitFailsWithoutASignal) {
   EXPECT_EQ(in_child([] {
               char name[] = "/tmp/ouro-file-size-XXXXXX";
               const Fd file(::mkstemp(name));
@@ -101,7 +101,7 @@ TEST(FileSizes, AreAnErrorAndNoSignal) {
 
 /// A program that has a handler for SIGXFSZ gets its own signals, from its own writes, and none of the
 /// library's.
-TEST(FileSizes, LeaveTheProgramItsSignal) {
+TEST(FileSizes, OnlyTheProgramsOwnWritesRaiseTheSignal) {
   EXPECT_EQ(in_child([] {
               static volatile std::sig_atomic_t got = 0;
               std::signal(SIGXFSZ, [](int) { got = got + 1; });

@@ -161,7 +161,7 @@ TEST_F(Env, EveryValueIsChecked) {
   EXPECT_TRUE(env::valid().ok()) << env::valid().message();
 }
 
-TEST_F(Env, UnknownNamesAreToldWithTheNearest) {
+TEST_F(Env, UnknownNamesAreReportedWithTheNearestName) {
   set("OURO_DEADLIN", "1");
   set("OURO_ENTIRELY_DIFFERENT", "1");
   file(".ouro.conf", "OURO_ALGOS=ring\nnonsense\n");
@@ -207,7 +207,7 @@ TEST(EnvTable, IsWellFormed) {
   }
 }
 
-TEST_F(Log, LinesHaveTheirForm) {
+TEST_F(Log, LinesHaveTheDocumentedForm) {
   log_to_file("INFO", "INIT");
   OURO_INFO(INIT, "rank {} of {}", 1, 4);
   OURO_INFO(COLL, "not wanted");
@@ -226,7 +226,7 @@ TEST_F(Log, LinesHaveTheirForm) {
   EXPECT_EQ(log::last_warning(), "disk full");
 }
 
-TEST_F(Log, QuietLevelKeepsTheLastWarning) {
+TEST_F(Log, UnprintedWarningIsKeptAsTheLast) {
   log_to_file("VERSION", "ALL");
   OURO_WARN("unprinted");
   EXPECT_EQ(log_lines().size(), 1u);
@@ -240,7 +240,7 @@ TEST_F(Log, ArgumentsOfUnwantedLinesAreNotEvaluated) {
   EXPECT_EQ(calls, 0);
 }
 
-TEST_F(Log, BadSettingsAreToldAndDoNotSilence) {
+TEST_F(Log, BadSettingsAreReportedAndWarningsStillPrinted) {
   log_to_file("LOUD", "INIT,NONSENSE");
   OURO_WARN("still here");
   const auto lines = log_lines();
@@ -251,7 +251,7 @@ TEST_F(Log, BadSettingsAreToldAndDoNotSilence) {
   EXPECT_THAT(lines, Contains(HasSubstr("still here")));
 }
 
-TEST(LogSubsystems, ListsAndExclusions) {
+TEST(LogSubsystems, ParserUnderstandsListsAndExclusions) {
   using log::Subsystem;
   const auto bit = [](Subsystem s) { return 1u << static_cast<int>(s); };
   const std::uint32_t all = log::parse_subsystems("ALL", nullptr);
@@ -271,7 +271,7 @@ TEST(LogFileName, PlaceholdersAreReplaced) {
   EXPECT_EQ(log::expand_file_name("/tmp/a.%h.%p.%%.%x%"), fmt::format("/tmp/a.{}.{}.%.%x%", host, getpid()));
 }
 
-TEST_F(Log, SettingsThatAreReadAgainLoseNoLine) {
+TEST_F(Log, ReloadedSettingsLoseNoLine) {
   log_to_file("INFO", "COLL");
   constexpr int kThreads = 3, kLines = 2000;
   std::atomic<int> left{kThreads};

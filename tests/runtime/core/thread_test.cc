@@ -38,13 +38,13 @@ TEST(Thread, TakesNoSignalsAndLeavesTheCallersMask) {
   for (int s = 1; s <= SIGRTMAX; ++s) EXPECT_EQ(sigismember(&before, s), sigismember(&after, s)) << s;
 }
 
-TEST(Thread, WhatItThrowsEndsItAlone) {
+TEST(Thread, ExceptionEndsTheThreadAlone) {
   Thread t("ouro-test", [] { throw std::runtime_error("for a test"); });
   t.join();
   EXPECT_THAT(log::last_warning(), testing::HasSubstr("ouro-test ends: for a test"));
 }
 
-TEST(Thread, PersistsThroughShortages) {
+TEST(Thread, RetriesAfterShortagesWithABackOff) {
   int calls = 0;
   const auto begin = Clock::now();
   Thread t("ouro-test", [&] {

@@ -47,7 +47,7 @@ class TestWaiter final : public Waiter {
 class WaitLadder : public testing::TestWithParam<int> {};  // microseconds of spinning
 INSTANTIATE_TEST_SUITE_P(Spin, WaitLadder, testing::Values(0, 50));
 
-TEST_P(WaitLadder, SeesWhatIsThereAndWhatComes) {
+TEST_P(WaitLadder, SeesPresentAndLaterCounts) {
   const std::uint32_t abort = 0;
   const auto c = std::make_unique<Counter>();
   TestWaiter waiter(&abort, std::chrono::microseconds(GetParam()), 1000);
@@ -115,7 +115,7 @@ std::chrono::nanoseconds cost_of_wait(bool crowded, bool of_stream) {
   return cost;
 }
 
-TEST(TimedWait, AStreamsThreadSpinsOnACoreThatACallerLeaves) {
+TEST(TimedWait, StreamThreadSpinsOnASharedCoreOnlyIfACallerLendsIt) {
   // The other waits spin for all the time that the system gives them.
   const auto spun = std::min({cost_of_wait(false, true), cost_of_wait(true, false), [] {
                                 const LentCore lent;
@@ -125,7 +125,7 @@ TEST(TimedWait, AStreamsThreadSpinsOnACoreThatACallerLeaves) {
 }
 
 /// A waiter that shares a core polls as often as configured before it yields the core.
-TEST(WaitPatience, LooksAsOftenAsItIsTold) {
+TEST(WaitPatience, SharedCoreWaiterPollsAsOftenAsConfigured) {
   const auto gave_away = [](int polls) {
     const std::uint32_t abort = 0;
     const auto c = std::make_unique<Counter>();
@@ -150,7 +150,7 @@ TEST(WaitPatience, LooksAsOftenAsItIsTold) {
   EXPECT_EQ(gave_away(2'000'000'000), 0);
 }
 
-TEST_P(WaitLadder, AFailureOfLookEndsIt) {
+TEST_P(WaitLadder, FailedCheckEndsTheWait) {
   const std::uint32_t abort = 0;
   const auto c = std::make_unique<Counter>();
   TestWaiter waiter(&abort, std::chrono::microseconds(GetParam()), 2);
@@ -158,7 +158,7 @@ TEST_P(WaitLadder, AFailureOfLookEndsIt) {
   EXPECT_EQ(waiter.looks(), 3);
 }
 
-TEST_P(WaitLadder, TheAbortWordIsLookedIntoAtOnce) {
+TEST_P(WaitLadder, SetAbortWordIsCheckedAtOnce) {
   const std::uint32_t abort = 1;
   const auto c = std::make_unique<Counter>();
   TestWaiter waiter(&abort, std::chrono::microseconds(GetParam()), 0);
@@ -166,7 +166,7 @@ TEST_P(WaitLadder, TheAbortWordIsLookedIntoAtOnce) {
   EXPECT_EQ(waiter.looks(), 1);
 }
 
-TEST(WaitPatiently, ReturnsWhenItIsTime) {
+TEST(WaitPatiently, ReturnsWhenTheCountIsReached) {
   const auto c = std::make_unique<Counter>();
   std::thread writer([&] {
     for (std::uint64_t v = 1; v <= 3; ++v) {

@@ -81,7 +81,7 @@ TEST(Exports, OfUnmappedMemoryEndWhenTheProcessIsIdle) {
 
 /// Deferred memory is freed when the last operation ends, without a call. Threads that must not wait free
 /// nothing, and after a capture nothing is freed without a request.
-TEST(Exports, EndWhenTheLastOperationHasEnded) {
+TEST(Exports, DeferredFreesRunWhenTheLastOperationEnds) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
   Processes alone(1, [&](int, Board&) {  // note_graph_capture() cannot be undone
@@ -125,7 +125,7 @@ TEST(Exports, EndWhenTheLastOperationHasEnded) {
 
 /// A driver may wait for all work when it opens memory to other devices. That work may wait for a thread
 /// which meanwhile searches for a buffer or sends handles to another rank.
-TEST(Exports, AreFoundAndHandedOutWhileTheDriverRegisters) {
+TEST(Exports, StayUsableWhileTheDriverRegistersOtherMemory) {
   OURO_NEEDS_FAKES();
   gpu::FakeGpu shared({.harsh = {.sharing_waits = true, .patience = 2s}});
   gpu::install(&shared);
@@ -208,7 +208,7 @@ TEST(Exports, StayTheSameForABufferAsASegmentGrows) {
 }
 
 /// The time of a registration, and of a search in vain, does not grow with the square of their number.
-TEST(Exports, OfThousandsOfAdjacentRanges) {
+TEST(Exports, ThousandsOfAdjacentRangesAreRegisteredInTime) {
   OURO_NEEDS_FAKES();
   Watchdog watchdog(60s);
   constexpr std::size_t kRanges = 4000, kBytes = 16;

@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(All, Sharing, testing::ValuesIn(kKinds),
                          [](const auto& info) { return std::string(info.param.name); });
 
 /// Each process sees only one GPU, as under Slurm and Ray: the others are mapped nevertheless.
-TEST(Sharing, GpusThatAProcessDoesNotSee) {
+TEST(Sharing, GpusInvisibleToAProcessAreMapped) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
   Watchdog watchdog;
@@ -134,7 +134,7 @@ TEST(Sharing, GpusThatAProcessDoesNotSee) {
   }
 }
 
-TEST(Sharing, WhatCannotBeSharedSaysSo) {
+TEST(Sharing, UnshareableMemoryIsRefusedWithoutAStickyError) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
   on_fakes(2, {.shareable_memory = false, .ipc = false}, [](Context& c, Board&) {
@@ -190,7 +190,7 @@ class Unmapping {
   std::optional<Context> context_;
 };
 
-TEST(Unmapping, SparesWhatAGraphUses) {
+TEST(Unmapping, SparesMemoryThatAGraphUses) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
   Watchdog watchdog;
@@ -226,7 +226,7 @@ TEST(Unmapping, SparesWhatAGraphUses) {
   ranks.join();
 }
 
-TEST(Unmapping, WaitsForNoOperationAndHappensOnceThereIsNone) {
+TEST(Unmapping, IsDeferredWithoutBlockingUntilNoOperationRuns) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
   Watchdog watchdog;
@@ -270,7 +270,7 @@ TEST(Unmapping, WaitsForNoOperationAndHappensOnceThereIsNone) {
 
 /// Freeing memory that others have mapped is undefined in CUDA, and a user's cudaFree is not noticed in
 /// advance. So resident kernels use pointers only to memory that this library has allocated.
-TEST(Unmapping, IsNotNeededOfWhatAUserMayFree) {
+TEST(Unmapping, ResidentKernelsMapOnlyMemoryOfTheLibrary) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
   on_fakes(2, {.devices = 2, .multiprocessors = 16}, [](Context& c, Board&) {
@@ -296,7 +296,7 @@ TEST(Unmapping, IsNotNeededOfWhatAUserMayFree) {
 }
 
 /// The leader's path does map a user's memory: a rank that has freed it says so within a few calls.
-TEST(Unmapping, OfWhatAUserHasFreedComesSoon) {
+TEST(Unmapping, UserFreedMemoryIsUnmappedWithinAFewCalls) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
   Watchdog watchdog;
@@ -334,7 +334,7 @@ TEST(Unmapping, OfWhatAUserHasFreedComesSoon) {
 
 /// The rank that arrives last leads, and maps the stand-ins that the others had for that operation, not the
 /// ones that they have allocated since.
-TEST(StandIns, OutgrownStayForThoseWhoAreLate) {
+TEST(StandIns, OutgrownOnesStayForLateRanks) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
   on_fakes(2, {.ipc = false}, [](Context& c, Board& board) {

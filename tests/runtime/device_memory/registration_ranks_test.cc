@@ -9,7 +9,7 @@ namespace ouro::test {
 namespace {
 
 /// The owner of what others have mapped dies in the midst of operations.
-TEST(Registrations, OutliveTheirOwnersDeath) {
+TEST(Registrations, SurvivorsContinueAfterTheOwnersDeath) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
   Watchdog watchdog;
@@ -56,7 +56,7 @@ TEST(Registrations, OutliveTheirOwnersDeath) {
 
 /// Processes that share a GPU: the leader's kernel reaches memory of cuMemMap in place, in graphs, too, where
 /// there can be no stand-in.
-TEST(Registrations, ServeTheLeadersPath) {
+TEST(Registrations, LeaderKernelReachesRegisteredMemoryInPlace) {
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_FAKES();
   Watchdog watchdog;

@@ -99,7 +99,7 @@ TEST_P(Registered, IsReachedInPlace) {
 
 /// An expandable segment: another chunk adjoins and is registered by itself, and buffers lie across both;
 /// then the new one is deregistered.
-TEST_P(Registered, GrowsAndShrinks) {
+TEST_P(Registered, IsReachedInPlaceAsASegmentGrowsAndShrinks) {
   ASSERT_EQ(on_gpus(GetParam(), 3,
                     [&](Context& c) -> std::string {
                       Own memory;
@@ -125,7 +125,7 @@ TEST_P(Registered, GrowsAndShrinks) {
 
 /// A rank lists 64 allocations in a group. Numbers of those that have ended are given to others: hundreds are
 /// registered and deregistered, some of them together.
-TEST_P(Registered, HundredsOfAllocationsInTheLifeOfAGroup) {
+TEST_P(Registered, NumbersOfEndedAllocationsAreReused) {
   ASSERT_EQ(on_gpus(GetParam(), 3,
                     [&](Context& c) -> std::string {
                       constexpr std::size_t kFew = 17'000;  // floats: more than packets take
@@ -164,7 +164,7 @@ TEST_P(Registered, HundredsOfAllocationsInTheLifeOfAGroup) {
 
 /// A captured operation continues to name an allocation by its number after its registration has ended, so
 /// the number is given to no other one.
-TEST_P(Registered, NumbersThatAGraphNamesAreNotGivenAway) {
+TEST_P(Registered, NumbersThatAGraphUsesAreNotReused) {
   ASSERT_EQ(on_gpus(GetParam(), 2,
                     [&](Context& c) -> std::string {
                       constexpr std::size_t kFew = 17'000;
@@ -207,7 +207,7 @@ TEST_P(Registered, NumbersThatAGraphNamesAreNotGivenAway) {
 
 /// A rank that is late still reaches memory that its owner has freed after it has named it, and finds it by
 /// its number, which means another allocation later.
-TEST(RegisteredNumbers, MeanTheOldAllocationToARankThatIsLate) {
+TEST(RegisteredNumbers, LateRankFindsTheOldAllocationByItsNumber) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
   setenv("OURO_FAKE_GPUS", "8", 1);
@@ -263,7 +263,7 @@ TEST(RegisteredNumbers, MeanTheOldAllocationToARankThatIsLate) {
 }
 
 /// The same address with other memory behind it: nobody uses what was there before.
-TEST_P(Registered, AgainAtTheSameAddress) {
+TEST_P(Registered, NewMemoryAtTheSameAddressReplacesTheOld) {
   ASSERT_EQ(on_gpus(GetParam(), 3,
                     [&](Context& c) -> std::string {
                       Own memory;
@@ -285,7 +285,7 @@ TEST_P(Registered, AgainAtTheSameAddress) {
             "");
 }
 
-TEST_P(Registered, NestsAndOverlaps) {
+TEST_P(Registered, NestedAndOverlappingRangesEndSeparately) {
   ASSERT_EQ(
       on_gpus(GetParam(), 2,
               [&](Context& c) -> std::string {
@@ -318,7 +318,7 @@ TEST_P(Registered, NestsAndOverlaps) {
       "");
 }
 
-TEST_P(Registered, WhatCannotBeSaysWhy) {
+TEST_P(Registered, InvalidRangesAreRefusedWithAReason) {
   ASSERT_EQ(
       on_gpus(GetParam(), 2,
               [&](Context& c) -> std::string {
@@ -356,7 +356,7 @@ TEST_P(Registered, WhatCannotBeSaysWhy) {
 }
 
 /// A buffer across mappings of cuMemMap is memory like any other, registered or not.
-TEST_P(Registered, NeedNotBeForBuffersAcrossMappings) {
+TEST_P(Registered, BuffersAcrossMappingsWorkUnregistered) {
   ASSERT_EQ(on_gpus(GetParam(), 3,
                     [&](Context& c) -> std::string {
                       Own memory;

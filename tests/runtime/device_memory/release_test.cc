@@ -48,7 +48,7 @@ Status without_descriptors(const std::function<Status()>& f) {
 
 /// The other rank's kernel waits for this one when the memory is released. The memory stays mapped there
 /// until the kernel has ended, and is then unmapped without a call of that rank.
-TEST_F(Released, WhileAnOperationIsInFlight) {
+TEST_F(Released, MemoryStaysMappedUntilTheOperationEnds) {
   OURO_NEEDS_PROCESSES();
   on_ranks([](Context& c, Board& board) {
     Own memory;
@@ -102,7 +102,7 @@ TEST_F(Released, WhileAnOperationIsInFlight) {
 /// The memory stays mapped there, whatever that rank does in between, until the operation has ended.
 /// The same holds if the owner has unmapped another part of the memory by then, which the library
 /// detects at the release.
-TEST_F(Released, BeforeTheOtherRankHasComeToTheOperation) {
+TEST_F(Released, MemoryStaysMappedUntilALateRankHasFinished) {
   OURO_NEEDS_PROCESSES();
   on_ranks([](Context& c, Board& board) {
     enum Kind { legacy, in_chunks, without_its_first_chunk };
@@ -166,7 +166,7 @@ TEST_F(Released, BeforeTheOtherRankHasComeToTheOperation) {
 
 /// The fake and the library report memory that is freed before its registration ends, and no operation names
 /// it any more.
-TEST_F(Released, TooLateIsReported) {
+TEST_F(Released, MemoryFreedBeforeItsReleaseIsReported) {
   OURO_NEEDS_PROCESSES();
   on_ranks([](Context& c, Board&) {
     std::optional<Own> memory(std::in_place);
@@ -188,7 +188,7 @@ TEST_F(Released, TooLateIsReported) {
 }
 
 /// CUDA keeps memory of cuMemMap as long as it is mapped or retained anywhere.
-TEST_F(Released, ChunksMayGoAtOnce) {
+TEST_F(Released, ChunksMayBeFreedAtOnce) {
   OURO_NEEDS_PROCESSES();
   on_ranks([](Context& c, Board& board) {
     Own memory;
@@ -219,7 +219,7 @@ TEST_F(Released, ChunksMayGoAtOnce) {
 
 /// Neither the owner nor the other rank calls anything: the owner's piece is released when the end of its
 /// operation is detected, and the other rank's mapping when its watch thread detects the end of the export.
-TEST_F(Released, WithoutFurtherCalls) {
+TEST_F(Released, MemoryIsUnmappedWithoutFurtherCalls) {
   OURO_NEEDS_PROCESSES();
   on_ranks([](Context& c, Board& board) {
     Own memory;
@@ -255,7 +255,7 @@ TEST_F(Released, WithoutFurtherCalls) {
 }
 
 /// The other rank's driver waits for a stream of its user when it unmaps: its watch thread still answers.
-TEST_F(Released, WhileTheOtherRanksDriverWaits) {
+TEST_F(Released, WatchThreadAnswersWhileItsDriverWaits) {
   OURO_NEEDS_PROCESSES();
   on_ranks([](Context& c, Board& board) {
     Own memory;
@@ -300,7 +300,7 @@ TEST_F(Released, WhileTheOtherRanksDriverWaits) {
 
 /// A context that has closed has unmapped what others registered, though its handles still exist. What a
 /// graph uses stays until its group has ended, and the owner receives an error that says so.
-TEST_F(Released, ByAContextThatHasClosed) {
+TEST_F(Released, ClosedContextHasUnmappedAllButGraphMemory) {
   OURO_NEEDS_PROCESSES();
   for (const bool graph : {false, true}) {
     on_ranks([&](Context& c, Board& board) {
@@ -366,7 +366,7 @@ TEST_F(Released, ByAContextThatHasClosed) {
 }
 
 /// Memory that waits for the end of an operation is there for the next allocation after that.
-TEST_F(Released, BeforeAnAllocationFails) {
+TEST_F(Released, DeferredMemoryIsReusedBeforeAnAllocationFails) {
   OURO_NEEDS_PROCESSES();
   constexpr std::size_t kMost = 64 << 20;
   const auto body = [](Context& c, Board&) {
@@ -388,7 +388,7 @@ TEST_F(Released, BeforeAnAllocationFails) {
 }
 
 /// A graph keeps what it may name until its group ends; release says so.
-TEST_F(Released, NotWhatAGraphUses) {
+TEST_F(Released, MemoryThatAGraphUsesIsKeptUntilItsGroupEnds) {
   OURO_NEEDS_PROCESSES();
   on_ranks([](Context& c, Board&) {
     Own memory;

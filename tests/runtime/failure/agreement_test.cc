@@ -47,7 +47,7 @@ TEST(Agreement, HoldsUnderEverySeed) {
 /// Two of four members do not hear each other, while the others hear both: each of the two proposes. All
 /// members step at the same times, on what the others published in the previous step, so that none is ahead
 /// by chance.
-TEST(Agreement, TwoThatHaveGivenEachOtherUpDoNotOutbidEachOtherForEver) {
+TEST(Agreement, MutuallySuspectingProposersDoNotOutbidForever) {
   using namespace std::chrono_literals;
   constexpr int kMembers = 4;
   std::vector<Agreement> members;
@@ -96,7 +96,7 @@ RankSet leave_one_by_one(RankSet side, int size, const Quarrel& quarrel) {
   }
 }
 
-TEST(Quarrels, ThoseWithMostLeave) {
+TEST(MutualSuspicion, RanksThatSuspectMostAreRemovedFirst) {
   std::mt19937 random(1);
   for (int graph = 0; graph < 2000; ++graph) {
     const int size = 1 + static_cast<int>(random() % 9);
@@ -116,7 +116,7 @@ TEST(Quarrels, ThoseWithMostLeave) {
 }
 
 /// A partial cut: two of the thirds have given each other up, and both hear the last third.
-TEST(Quarrels, OfAThousandRanksAreLookedAtTwiceAtMost) {
+TEST(MutualSuspicion, EachPairOfAThousandRanksIsQueriedTwiceAtMost) {
   constexpr int kRanks = kMaxRanks, kThird = kRanks / 3;
   RankSet all;
   for (int r = 0; r < kRanks; ++r) all.add(r);

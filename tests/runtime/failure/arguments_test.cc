@@ -109,7 +109,7 @@ std::vector<Wrong> wrong_calls() {
   };
 }
 
-TEST(Arguments, AreRefusedAtTheCallAndNothingSticks) {
+TEST(Arguments, WrongOnesAreRefusedWithoutAStickyError) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   on_threads(2, [&](int rank) {
@@ -125,7 +125,7 @@ TEST(Arguments, AreRefusedAtTheCallAndNothingSticks) {
   });
 }
 
-TEST(Arguments, AreRefusedInTheNameOfTheOperation) {
+TEST(Arguments, RefusalNamesTheOperation) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   Group& g = contexts[0].world();
@@ -144,7 +144,7 @@ TEST(Arguments, AreRefusedInTheNameOfTheOperation) {
             "all_to_all: 3 receive counts for 2 ranks");
 }
 
-TEST(Arguments, OfGroups) {
+TEST(Arguments, WrongArgumentsOfGroupsAndMemoryAreRefused) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   const std::vector<int> none, twice = {0, 0}, outside = {0, 2}, negative = {-1, 0}, others = {1};
@@ -157,7 +157,7 @@ TEST(Arguments, OfGroups) {
   EXPECT_THAT(StreamPool::create(0).status(), Fails(Reason::invalid));
 }
 
-TEST(Arguments, TheLimitOfOpenGroupsIsAnError) {
+TEST(Arguments, ExceedingTheLimitOfGroupsIsARecoverableError) {
   Watchdog watchdog;
   auto context = thread_contexts(1);
   const int alone[] = {0};

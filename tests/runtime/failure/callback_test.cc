@@ -85,7 +85,7 @@ struct Pair {
   }
 };
 
-TEST(TimedCallback, DestroysItsGroup) {
+TEST(TimedCallback, DestroyingItsGroupRevokesQueuedOperations) {
   Watchdog watchdog;
   Pair pair;
   Queued q(pair.group());
@@ -99,7 +99,7 @@ TEST(TimedCallback, DestroysItsGroup) {
   });
 }
 
-TEST(Callback, DestroysItsGroupAndItsStream) {
+TEST(Callback, DestroyingItsGroupAndStreamRevokesQueuedOperations) {
   Watchdog watchdog;
   Pair pair;
   auto q = std::make_unique<Queued>(pair.group());
@@ -110,7 +110,7 @@ TEST(Callback, DestroysItsGroupAndItsStream) {
   expect_revoked(*q, theirs);
 }
 
-TEST(Callback, DestroysItsContext) {
+TEST(Callback, DestroyingItsContextRevokesQueuedOperations) {
   Watchdog watchdog;
   for (const bool used_world : {true, false}) {
     Pair pair;
@@ -123,7 +123,7 @@ TEST(Callback, DestroysItsContext) {
   }
 }
 
-TEST(Callback, OfTheCInterfaceDestroys) {
+TEST(Callback, CInterfaceMayDestroyGroupAndContext) {
   Watchdog watchdog;
   for (const bool whole_context : {false, true}) {
     ouro_context_t contexts[2];
@@ -206,7 +206,7 @@ TEST(Callback, ClosingAContextIsRefused) {
 }
 
 /// With nothing queued, there is nothing to wait for, so these calls succeed.
-TEST(Callback, OfTheLastOperationMayCloseAndDestroy) {
+TEST(Callback, LastOperationMayCloseOrDestroyItsGroup) {
   Watchdog watchdog;
   for (const bool close : {true, false}) {
     Pair pair;
@@ -239,7 +239,7 @@ TEST(Callback, OfTheLastOperationMayCloseAndDestroy) {
 }
 
 /// Other threads destroy groups at the moment when the last operation ends; for the sanitizers.
-TEST(Callback, GroupGoesAsItsLastOperationEnds) {
+TEST(Callback, GroupMayBeDestroyedAsItsLastOperationEnds) {
   Watchdog watchdog(60s);
   auto contexts = thread_contexts(2);
   const int all[] = {0, 1};

@@ -73,7 +73,7 @@ void survive(int rank, Board& board, const Case& c, const UniqueId& id) {
 
 class TimedDeath : public testing::TestWithParam<Case> {};
 
-TEST_P(TimedDeath, EverySurvivorNamesIt) {
+TEST_P(TimedDeath, EverySurvivorNamesTheDeadRank) {
   Watchdog watchdog;
   const Case& c = GetParam();
   const UniqueId id = new_id();
@@ -126,7 +126,7 @@ TEST(Leaving, ExitWithoutCloseIsDeath) {
   ranks.join();
 }
 
-TEST(Leaving, InGoodOrderIsAnErrorOnlyForThoseWhoNeedIt) {
+TEST(Leaving, ClosingIsAnErrorOnlyForRanksThatNeedTheLeaver) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   OURO_NEEDS_PROCESSES();
@@ -164,7 +164,7 @@ TEST(Leaving, InGoodOrderIsAnErrorOnlyForThoseWhoNeedIt) {
   ranks.join();
 }
 
-TEST(Leaving, ReceiveFromARankThatDiesOrLeaves) {
+TEST(Leaving, ReceiveFromARankThatDiesOrLeavesFails) {
   Watchdog watchdog;
   for (const bool dies : {true, false}) {
     const UniqueId job = new_id();
@@ -188,7 +188,7 @@ TEST(Leaving, ReceiveFromARankThatDiesOrLeaves) {
 }
 
 /// The first operation of a group fetches memory from its first rank: that rank's death must end the fetch.
-TEST(TimedDeathOfTheOwner, WhileMemoryIsFetchedFromARankWhoseChildLives) {
+TEST(TimedDeathOfTheOwner, EndsAMemoryFetchThoughAChildHoldsTheSocket) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   OURO_NEEDS_PROCESSES();

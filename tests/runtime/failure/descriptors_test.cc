@@ -87,7 +87,7 @@ TEST(Descriptors, ASoftLimitIsRaised) {
   EXPECT_EQ(with_limits(118, hard_limit(), forty_processes), "");
 }
 
-TEST(Descriptors, AHardLimitIsSaidByAllAtOnce) {
+TEST(Descriptors, LowHardLimitIsReportedByAllRanksAtOnce) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   const auto begin = std::chrono::steady_clock::now();
   const std::string said = with_limits(118, 118, forty_processes);
@@ -100,7 +100,7 @@ TEST(Descriptors, AHardLimitIsSaidByAllAtOnce) {
   EXPECT_THAT(said, testing::Not(testing::HasSubstr("more descriptors than expected")));
 }
 
-TEST(Descriptors, OfThreads) {
+TEST(Descriptors, ThreadRanksRaiseTheSoftLimitOrReportTheHardOne) {
   if (OURO_TEST_TSAN) GTEST_SKIP() << "under ThreadSanitizer: too many threads";
   if (hard_limit() < 2000) GTEST_SKIP() << "this system allows no more descriptors than " << hard_limit();
   const auto join = []() -> std::string {
@@ -114,7 +114,7 @@ TEST(Descriptors, OfThreads) {
 
 /// For a while the watch thread cannot watch connections of ranks that request memory: they wait, and
 /// nothing fails.
-TEST(Descriptors, TheWatchOutlivesAShortage) {
+TEST(Descriptors, WatchThreadSurvivesATemporaryShortage) {
   auto contexts = Context::threads(3, quick_options());
   ASSERT_TRUE(contexts.ok()) << contexts.status().message();
   std::string said[3];

@@ -31,7 +31,7 @@ class Setting {
   const char* name_;
 };
 
-TEST(FaultGrammar, SaysWhatHappensToWhomAndWhen) {
+TEST(FaultGrammar, ParsesActionRankPlaceAndOperation) {
   const auto all = rt::parse_faults(
       "kill:rank=2,op=100;stop:rank=0;delay:op=3,every=10,rank=1,ms=50;;corrupt:rank=3,op=7;"
       "cut:rank=1,op=2;error:rank=4,what=exit,code=9,at=close;error:rank=5,at=shrink;");
@@ -57,7 +57,7 @@ TEST(FaultGrammar, SaysWhatHappensToWhomAndWhen) {
   EXPECT_TRUE(rt::parse_faults("")->empty());
 }
 
-TEST(FaultGrammar, NamesTheWordThatItCannotReadAndWhatItExpected) {
+TEST(FaultGrammar, ErrorsNameTheWordAndTheExpectation) {
   const struct {
     const char *text, *word, *expected;
   } table[] = {
@@ -96,7 +96,7 @@ TEST(FaultGrammar, NamesTheWordThatItCannotReadAndWhatItExpected) {
   }
 }
 
-TEST(FaultGrammar, JoiningFailsWithAnError) {
+TEST(FaultGrammar, InvalidFaultsFailTheJoin) {
   const std::pair<const char*, const char*> table[] = {
       {"kill:rank=x", "expected rank= and a number"},
       {"kill:rank=2,op=1", "'rank=2' in 'kill:rank=2,op=1': expected a rank of 0 to 1"},
@@ -163,13 +163,13 @@ class FaultOf : public testing::TestWithParam<Form> {
   }
 };
 
-TEST_P(FaultOf, DamageIsFoundByAllAndNamedAfterTheRank) {
+TEST_P(FaultOf, DamageIsReportedByAllRanksWithTheFaultyRank) {
   Watchdog watchdog;
   for (const Status& s : hear("corrupt:rank=1,op=5")) EXPECT_THAT(s, Fails(Reason::ring_corrupt, kVictim));
 }
 
 /// A link that is full has no slot to damage. The damage waits for a later message; it used to be forgotten.
-TEST(TimedFault, DamageWaitsUntilALinkHasRoom) {
+TEST(TimedFault, DamageIsDeferredUntilALinkHasRoom) {
   Watchdog watchdog;
   constexpr int kMany = 600;     // more than a link has slots
   constexpr int kLater = 2'000;  // the first of them that finds room bears the damage
@@ -205,7 +205,7 @@ TEST(TimedFault, DamageWaitsUntilALinkHasRoom) {
   });
 }
 
-TEST_P(FaultOf, MemoryThatIsNotThereIsToldToAll) {
+TEST_P(FaultOf, ShortageOfMemoryIsReportedToAllRanks) {
   Watchdog watchdog;
   for (const Status& s : hear("error:rank=1,op=5")) {
     EXPECT_THAT(s, Fails(Reason::resource, kVictim));
@@ -216,7 +216,7 @@ TEST_P(FaultOf, MemoryThatIsNotThereIsToldToAll) {
 INSTANTIATE_TEST_SUITE_P(, FaultOf, testing::ValuesIn(kForms),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(FaultDelay, HoldsUpThatRankInEachOfThoseOperations) {
+TEST(FaultDelay, DelaysTheRankInEachNamedOperation) {
   Watchdog watchdog;
   const Setting setting("OURO_FAULT", "delay:rank=1,op=4,ms=20,every=2");
   auto contexts = thread_contexts(kRanks);
@@ -232,7 +232,7 @@ TEST(FaultDelay, HoldsUpThatRankInEachOfThoseOperations) {
   });
 }
 
-TEST(FaultOfHosts, ACutRankIsSilentAndAlone) {
+TEST(FaultOfHosts, CutRankIsUnresponsiveAndHasNoQuorum) {
   Watchdog watchdog;
   const Setting warn("OURO_SILENT_WARN", "0.4"), fail("OURO_SILENT_FAIL", "0.8");
   const Setting setting("OURO_FAULT", "cut:rank=1,op=3");
@@ -250,7 +250,7 @@ TEST(FaultOfHosts, ACutRankIsSilentAndAlone) {
   });
 }
 
-TEST(FaultOfHosts, WhoDoesNotWaitHearsOfItToo) {
+TEST(FaultOfHosts, RanksThatDoNotWaitSeeTheErrorToo) {
   Watchdog watchdog;
   const Setting setting("OURO_FAULT", "error:rank=1,op=2");
   auto contexts = TwoHosts::contexts();
@@ -268,7 +268,7 @@ TEST(FaultOfHosts, WhoDoesNotWaitHearsOfItToo) {
   });
 }
 
-TEST(FaultOfHosts, ChunksThatAreDamagedTwiceAreGivenUp) {
+TEST(FaultOfHosts, RepeatedlyDamagedChunkFailsTheGroup) {
   Watchdog watchdog;
   const std::pair<const char*, Reason> table[] = {{"auth", Reason::data_corrupt},
                                                   {"tls", Reason::ring_corrupt}};
@@ -318,7 +318,7 @@ TEST(FaultOfProcesses, KillsTheRanksThatItNames) {
   ranks.join({0, 2});  // killed by a signal
 }
 
-TEST(FaultOfProcesses, ExitsWithoutAWord) {
+TEST(FaultOfProcesses, ExitEndsTheRankWithoutClosing) {
   Watchdog watchdog;
   OURO_NEEDS_PROCESSES();
   const UniqueId id = new_id();
@@ -327,7 +327,7 @@ TEST(FaultOfProcesses, ExitsWithoutAWord) {
   ranks.join();  // all end with code 0
 }
 
-TEST(FaultOfProcesses, StopsUntilItIsContinued) {
+TEST(FaultOfProcesses, StoppedRankResumesWhenContinued) {
   Watchdog watchdog;
   OURO_NEEDS_PROCESSES();
   const UniqueId id = new_id();

@@ -75,7 +75,7 @@ Status use(Context& c, Group& g, std::span<float> registered) {
   return c.world().size() == 2 ? Status() : Status(Reason::invalid, "a group of two has another size");
 }
 
-TEST(Hostile, WhoWritesNonsenseOverSharedMemoryCrashesNobody) {
+TEST(Hostile, GarbageInSharedMemoryCrashesNoPeer) {
   OURO_NEEDS_PROCESSES();
   Watchdog watchdog(std::chrono::minutes(10));
   const char* const set = std::getenv("TEST_SEEDS");
@@ -149,7 +149,7 @@ void strike(std::size_t line, const std::vector<std::size_t>& places, std::uint6
 }
 
 /// Overwrites the offsets of buffers in arrival records.
-TEST(Hostile, ReferencesAreComparedWithWhatIsMapped) {
+TEST(Hostile, OffsetsBeyondMappedMemoryAreRefused) {
   OURO_NEEDS_PROCESSES();
   static_assert(offsetof(Arrival, in.offset) == 88 && offsetof(Arrival, out.offset) == 104);
   strike(16, {11, 13}, std::uint64_t{1} << 40, Reason::ring_corrupt,
@@ -159,7 +159,7 @@ TEST(Hostile, ReferencesAreComparedWithWhatIsMapped) {
 }
 
 /// Overwrites sizes and tags in slot headers.
-TEST(Hostile, SizesAreComparedWithTheSlot) {
+TEST(Hostile, SizesBeyondTheSlotAreRefused) {
   OURO_NEEDS_PROCESSES();
   static_assert(offsetof(SlotHeader, bytes) == 24);
   strike(8, {3}, 0x7fffffff, Reason::ring_corrupt, [](Group& g, std::span<float>) -> Status {
@@ -171,7 +171,7 @@ TEST(Hostile, SizesAreComparedWithTheSlot) {
 }
 
 /// Data that a rank reads from its own page may have been overwritten by another rank.
-TEST(Hostile, AnIndexOnTheOwnPageIsCompared) {
+TEST(Hostile, OverwrittenIndexOnTheOwnPageStaysInBounds) {
   const auto page = std::make_unique<rt::ControlPage>();
   rt::GroupRecord& record = page->groups[0];
   record.key.set(7);
@@ -181,7 +181,7 @@ TEST(Hostile, AnIndexOnTheOwnPageIsCompared) {
 }
 
 /// An error published by a peer counts as an error, whatever its reason.
-TEST(Hostile, AnErrorWithoutAReasonIsAnError) {
+TEST(Hostile, PublishedErrorWithoutAValidReasonStillFails) {
   Watchdog watchdog;
   for (const int reason : {0, 200}) {
     auto contexts = thread_contexts(2);

@@ -105,7 +105,7 @@ void kill_and_go_on(std::vector<int> hosts, const std::vector<int>& victims, Clo
   ranks.join(victims);
 }
 
-TEST(TimedHostsShrink, OneOfTwoAndTwo) {
+TEST(TimedHostsShrink, TwoHostsOfTwoContinueAfterOneDeath) {
   OURO_NEEDS_PROCESSES();
   for (const int victim : {3, 1, 0}) {
     SCOPED_TRACE(victim);
@@ -113,12 +113,12 @@ TEST(TimedHostsShrink, OneOfTwoAndTwo) {
   }
 }
 
-TEST(HostsShrink, TheHostOfTwoOutlivesTheHostOfOne) {
+TEST(HostsShrink, HostOfTwoContinuesAfterTheHostOfOneDies) {
   OURO_NEEDS_PROCESSES();
   kill_and_go_on({0, 0, 1}, {2});
 }
 
-TEST(HostsShrink, TheHostOfOneAloneIsNoQuorum) {
+TEST(HostsShrink, HostOfOneLeftAloneHasNoQuorum) {
   OURO_NEEDS_PROCESSES();
   Watchdog watchdog(40s);
   const Hosts places({0, 0, 1});
@@ -169,7 +169,7 @@ TEST(HostsShrink, SurvivesADeathDuringShrink) {
   }
 }
 
-TEST(HostsShrink, WhoComesBackIsFenced) {
+TEST(HostsShrink, ResumedRankIsFenced) {
   OURO_NEEDS_PROCESSES();
   Watchdog watchdog(40s);
   const Hosts places({0, 0, 1});

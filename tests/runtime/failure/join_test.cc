@@ -33,7 +33,7 @@ std::vector<Status> join_all(const std::vector<InitOptions>& all) {
   return outcomes;
 }
 
-TEST(Join, ArgumentsOutOfRange) {
+TEST(Join, ArgumentsOutOfRangeAreRefused) {
   const UniqueId id = new_id();
   for (auto [rank, world] : {std::pair{-1, 2}, {2, 2}, {0, 0}, {0, -1}, {0, 1 << 20}})
     EXPECT_THAT(Context::create(options(rank, world, id)).status(), Fails(Reason::invalid))
@@ -51,7 +51,7 @@ TEST(Join, ArgumentsOutOfRange) {
   EXPECT_THAT(Context::threads(257).status(), Fails(Reason::invalid));
 }
 
-TEST(Join, ForeignId) {
+TEST(Join, IdThatOuroDidNotMakeIsRefused) {
   std::mt19937 random(7);
   UniqueId id;
   for (auto& b : id.bytes) b = static_cast<unsigned char>(random());
@@ -109,7 +109,7 @@ TEST(Join, DuplicatesAfterTheJobHasFormedEndNothing) {
   });
 }
 
-TEST(TimedJoin, TwoWorldSizes) {
+TEST(TimedJoin, DifferentWorldSizesEndTheJobAndBothAreNamed) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   const std::int64_t start = now_ns();
@@ -120,7 +120,7 @@ TEST(TimedJoin, TwoWorldSizes) {
   EXPECT_LT(std::chrono::nanoseconds(now_ns() - start), kHardBound);
 }
 
-TEST(Join, SettingsDiffer) {
+TEST(Join, DifferentSettingsEndTheJobAndBothAreNamed) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   auto odd = options(1, 3, id);
@@ -170,7 +170,7 @@ TEST(TimedJoin, LatecomerIsTurnedAway) {
       2, [&](int r) { EXPECT_TRUE(exact_all_reduce(contexts[static_cast<std::size_t>(r)].world()).ok()); });
 }
 
-TEST(TimedJoin, ARankThatDiesWhileTheJobForms) {
+TEST(TimedJoin, DeathOfARankWhileTheJobFormsIsNamed) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   OURO_NEEDS_PROCESSES();
@@ -195,7 +195,7 @@ TEST(TimedJoin, ARankThatDiesWhileTheJobForms) {
               kHardBound + 200ms);
 }
 
-TEST(TimedJoin, TheHubDiesWhileTheJobForms) {
+TEST(TimedJoin, DeathOfRankZeroWhileTheJobFormsIsNamed) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   OURO_NEEDS_PROCESSES();
@@ -243,7 +243,7 @@ void disturb(const std::string& name, const Board& board) {
   }
 }
 
-TEST(Join, StrangersDoNotDisturb) {
+TEST(Join, ConnectionsFromOtherProgramsDoNotDisturbTheJob) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   OURO_NEEDS_PROCESSES();

@@ -12,7 +12,7 @@ namespace {
 /// The sender destroys its group and its context at once. The context waits two seconds for the receiver and
 /// ends while the message still lingers in its links: lingering data must end before the objects that it
 /// notifies of its end.
-TEST(Lingering, AMessageArrivesAfterItsSenderOnAnotherHostHasGone) {
+TEST(Lingering, MessageArrivesAfterItsSenderHasLeft) {
   Watchdog watchdog(3 * kHang);
   const TwoHosts hosts;
   std::atomic<bool> opened{false}, gone{false};

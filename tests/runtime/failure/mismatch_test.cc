@@ -117,7 +117,7 @@ Status outcome(const Call& f, Group& g, Buffers& b) {
   return s.ok() ? barrier(g) : s;
 }
 
-TEST_P(TimedMismatch, IsNamedOnEveryRankAndSurvived) {
+TEST_P(TimedMismatch, EveryRankNamesTheOddRankAndShrinks) {
   Watchdog watchdog;
   const auto& [c, odd] = GetParam();
   auto contexts = thread_contexts(4);
@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(, TimedMismatch, testing::Combine(testing::ValuesIn(cas
                                   std::to_string(std::get<1>(info.param));
                          });
 
-TEST(MismatchOf, TwoSidesOfTwo) {
+TEST(MismatchDetection, EvenSplitNamesBothSides) {
   Watchdog watchdog;
   auto contexts = thread_contexts(4);
   std::vector<Status> said(4);
@@ -172,7 +172,7 @@ TEST(MismatchOf, TwoSidesOfTwo) {
   }
 }
 
-TEST(TimedMismatchOf, UnevenPairs) {
+TEST(TimedMismatchDetection, DifferentCountsOfAPairAreNamed) {
   Watchdog watchdog;
   auto contexts = thread_contexts(3);
   std::vector<Status> said(3);
@@ -194,7 +194,7 @@ TEST(TimedMismatchOf, UnevenPairs) {
 }
 
 /// Two roots wait for no other rank, and receivers wait for one of them: the next operation detects it.
-TEST(TimedMismatchOf, TwoRoots) {
+TEST(TimedMismatchDetection, TwoRootsAreFoundByTheNextOperation) {
   Watchdog watchdog;
   auto contexts = thread_contexts(4);
   on_threads(4, [&](int rank) {
@@ -212,7 +212,7 @@ TEST(TimedMismatchOf, TwoRoots) {
 }
 
 /// The rank that disagrees is late: the bound counts from its arrival.
-TEST(TimedMismatchOf, ALateArrival) {
+TEST(TimedMismatchDetection, BoundCountsFromTheArrivalOfALateRank) {
   Watchdog watchdog;
   auto contexts = thread_contexts(3);
   std::vector<std::int64_t> end(3);
@@ -229,7 +229,7 @@ TEST(TimedMismatchOf, ALateArrival) {
 
 /// A rank that has made as many groups as its page has records reuses the first record. Ranks of other hosts,
 /// which read a replica, do not mistake entries of the first group for those of the new one.
-TEST(MismatchOf, AGroupThatHasTheRecordOfAnother) {
+TEST(MismatchDetection, ReusedGroupRecordIsNotConfusedWithTheOldGroup) {
   const auto page = std::make_unique<rt::ControlPage>(), copy = std::make_unique<rt::ControlPage>();
   rt::OwnRecords own(*page);
   rt::ReplicaPublisher publisher(*page);

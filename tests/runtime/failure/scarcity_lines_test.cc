@@ -16,7 +16,7 @@ constexpr int kMost = 200;  // allocations; there are far fewer
 // The places and the queue of one source, plus the connection that is held up: later ones stay in the kernel.
 constexpr std::uint64_t kUpToHeldUp = 16 + 32 + 1;
 
-TEST(NoMemory, WhereStrangersWaitAtAListener) {
+TEST(NoMemoryInAListener, OtherConnectionsAreStillAccepted) {
   for (int n = 0; n < kMost; n += 2) {  // by 2: what is lost together needs more than one allocation
     asio::io_context io;
     auto listener = LineListener::open(io, who(0), {.bind = "127.0.0.1"}, [](const Line&) {});

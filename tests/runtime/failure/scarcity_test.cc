@@ -87,14 +87,14 @@ struct Words {
   std::span<std::int32_t> room(std::size_t k) { return std::span(out).subspan(100 * k, 100); }
 };
 
-TEST(NoMemory, InACall) {
+TEST(NoMemoryFailsCleanly, InACall) {
   each_allocation([](Context&, Group& g, int n) {
     Words w;
     return starve(n, [&] { return all_reduce(g, w.part(0), w.room(0)); });
   });
 }
 
-TEST(NoMemory, InACallBetweenHosts) {
+TEST(NoMemoryFailsCleanly, InACallBetweenHosts) {
   each_allocation(
       [](Context&, Group& g, int n) {
         Words w;
@@ -103,7 +103,7 @@ TEST(NoMemory, InACallBetweenHosts) {
       true, true);
 }
 
-TEST(NoMemory, InAnUnevenCall) {
+TEST(NoMemoryFailsCleanly, InAnUnevenCall) {
   const std::size_t counts[] = {100, 200};
   each_allocation([&](Context&, Group& g, int n) {
     Words w;
@@ -112,7 +112,7 @@ TEST(NoMemory, InAnUnevenCall) {
   });
 }
 
-TEST(NoMemory, WhereACallIsPutOnAStream) {
+TEST(NoMemoryFailsCleanly, WhenACallIsEnqueuedOnAStream) {
   each_allocation([](Context&, Group& g, int n) {
     Words w;
     auto stream = Stream::create();
@@ -126,7 +126,7 @@ TEST(NoMemory, WhereACallIsPutOnAStream) {
   });
 }
 
-TEST(NoMemory, OnTheThreadOfAStream) {
+TEST(NoMemoryFailsCleanly, OnTheThreadOfAStream) {
   each_allocation([](Context&, Group& g, int n) {
     Words w;
     Tried t;
@@ -140,7 +140,7 @@ TEST(NoMemory, OnTheThreadOfAStream) {
   });
 }
 
-TEST(NoMemory, InABatchThatRunsAsOne) {
+TEST(NoMemoryFailsCleanly, InABatchThatRunsAsOne) {
   each_allocation([](Context&, Group& g, int n) {
     Words w;
     return starve(n, [&]() -> Status {
@@ -152,7 +152,7 @@ TEST(NoMemory, InABatchThatRunsAsOne) {
 }
 
 /// Rank 1 cannot run the operations as one, so they are planned again, one by one.
-TEST(NoMemory, InABatchThatRunsOneByOne) {
+TEST(NoMemoryFailsCleanly, InABatchThatRunsOneByOne) {
   each_allocation([](Context&, Group& g, int n) {
     Words w;
     return starve(n, [&]() -> Status {
@@ -183,17 +183,17 @@ void starve_messages(bool two_hosts) {
   }
 }
 
-TEST(NoMemory, WithMessages) { starve_messages(false); }
-TEST(NoMemory, WithMessagesBetweenHosts) { starve_messages(true); }
+TEST(NoMemoryFailsCleanly, WhenMessagesAreExchanged) { starve_messages(false); }
+TEST(NoMemoryFailsCleanly, WhenMessagesAreExchangedBetweenHosts) { starve_messages(true); }
 
 /// Groups and memory that ranks create together: no exception, and no rank waits for a rank without memory.
-TEST(NoMemory, WhereAGroupIsSplit) {
+TEST(NoMemoryFailsCleanly, WhenAGroupIsSplit) {
   each_allocation([](Context&, Group& g,
                      int n) { return starve(n, [&]() -> Status { return g.split(0, g.rank()).status(); }); },
                   false);
 }
 
-TEST(NoMemory, WhereAGroupIsMade) {
+TEST(NoMemoryFailsCleanly, WhenAGroupIsCreated) {
   each_allocation(
       [](Context& c, Group&, int n) {
         const int both[] = {0, 1};
@@ -202,13 +202,13 @@ TEST(NoMemory, WhereAGroupIsMade) {
       false);
 }
 
-TEST(NoMemory, WhereMemoryIsShared) {
+TEST(NoMemoryFailsCleanly, WhenSharedMemoryIsAllocated) {
   each_allocation([](Context&, Group& g, int n) {
     return starve(n, [&]() -> Status { return g.alloc_shared(5000).status(); });
   });
 }
 
-TEST(NoMemory, WhereAMessageIsSetAside) {
+TEST(NoMemoryFailsCleanly, WhenAMatchedMessageIsReceived) {
   each_allocation(
       [](Context&, Group& g, int n) {
         std::vector<std::int32_t> words(100, 5);
@@ -242,7 +242,7 @@ class NoMemoryOnGpus : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(All, NoMemoryOnGpus, testing::Values("leader", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(NoMemoryOnGpus, WhereACallIsEnqueued) {
+TEST_P(NoMemoryOnGpus, EnqueuingACallFailsCleanly) {
   each_allocation([](Context& c, Group& g, int n) {
     auto memory = c.alloc(4000, c.device());
     auto stream = Stream::create(c.device());
@@ -263,7 +263,7 @@ class NoMemoryOnAStagedPath : public NoMemoryOnGpus {};
 INSTANTIATE_TEST_SUITE_P(All, NoMemoryOnAStagedPath, testing::Values("staged"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(NoMemoryOnAStagedPath, OnTheHostsThreadOfTheStream) {
+TEST_P(NoMemoryOnAStagedPath, HostThreadOfTheStreamFailsCleanly) {
   each_allocation([](Context& c, Group& g, int n) {
     auto memory = c.alloc(4000, c.device());
     auto stream = Stream::create(c.device());
@@ -319,7 +319,7 @@ TEST(NoMemoryOnAStream, LeavesLaterStreamsInOrder) {
 }
 
 /// A batch over two groups needs a thread for each of them. Rank 1 cannot start any.
-TEST(NoThread, ForABatchOfTwoGroups) {
+TEST(NoThread, BatchOfTwoGroupsFailsWithResource) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   on_threads(2, [&](int rank) {
@@ -348,7 +348,7 @@ TEST(NoThread, ForABatchOfTwoGroups) {
 
 /// A group on a GPU that fails releases its streams' waits from a thread. If none can be started, the caller
 /// that waits for the group's end does it.
-TEST(NoThread, ToEndTheWaitsOfStreams) {
+TEST(NoThread, WaitingCallerReleasesTheStreams) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   // The host sets the words: a stream of an emulated device, which sets those in device memory, needs a
   // thread.
@@ -376,7 +376,7 @@ TEST(NoThread, ToEndTheWaitsOfStreams) {
 }
 
 /// A callback that throws does not end the thread of its stream, which has more operations queued.
-TEST(Callback, MayThrow) {
+TEST(Callback, ExceptionDoesNotEndTheStreamsThread) {
   Watchdog watchdog;
   auto stream = Stream::create();
   ASSERT_TRUE(stream.ok());

@@ -23,7 +23,7 @@ ShrinkReport go_on(Group& g, Board& board, int rank) {
   return report;
 }
 
-TEST(Shrink, FromFourToOne) {
+TEST(Shrink, ThreeDeathsLeaveWorkingGroupsDownToOneRank) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   OURO_NEEDS_PROCESSES();
@@ -60,7 +60,7 @@ TEST(Shrink, FromFourToOne) {
 }
 
 /// Every survivor gets the same number: that of the first operation that some survivor has not completed.
-TEST(Shrink, ResumeIsTheFirstThatSomebodyLacks) {
+TEST(Shrink, ResumesAtTheFirstOperationSomeSurvivorLacks) {
   Watchdog watchdog;
   auto contexts = thread_contexts(3);
   std::atomic<bool> two_done{false};
@@ -126,7 +126,7 @@ TEST(Shrink, SurvivesDeathsDuringShrink) {
   }
 }
 
-TEST(Shrink, ARankThatNeverComesIsNamedAtTheDeadline) {
+TEST(Shrink, AbsentRankIsNamedAtTheDeadline) {
   Watchdog watchdog;
   InitOptions o;
   o.deadline = 300ms;
@@ -136,7 +136,7 @@ TEST(Shrink, ARankThatNeverComesIsNamedAtTheDeadline) {
   EXPECT_TRUE(has(next.status().message(), "ranks {1} have not called shrink()")) << next.status().message();
 }
 
-TEST(Shrink, OfAGroupThatHasBeenShrunkIsRefused) {
+TEST(Shrink, SecondShrinkOfAGroupIsRefused) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   on_threads(2, [&](int rank) {
@@ -154,7 +154,7 @@ TEST(Shrink, OfAGroupThatHasBeenShrunkIsRefused) {
   });
 }
 
-TEST(Shrink, OldGroupsMayGoInAnyOrder) {
+TEST(Shrink, OldGroupsMayBeDestroyedInAnyOrder) {
   Watchdog watchdog;
   for (int order = 0; order < 3; ++order) {
     auto contexts = thread_contexts(3);

@@ -5,7 +5,7 @@
 namespace ouro::test {
 namespace {
 
-TEST(Late, IsSaidOnceAndHarmless) {
+TEST(LateRank, IsReportedWithoutFailingTheOperation) {
   Watchdog watchdog;
   InitOptions o;
   o.late_after = 200ms;
@@ -21,7 +21,7 @@ TEST(Late, IsSaidOnceAndHarmless) {
   });
 }
 
-TEST(TimedDeadline, NamesWhoDidNotCome) {
+TEST(TimedDeadline, NamesTheRankThatDidNotEnter) {
   Watchdog watchdog;
   InitOptions o;
   o.deadline = 500ms;
@@ -64,7 +64,7 @@ struct Aside {
   }
 };
 
-TEST(Question, MayCallOperationsOfAnotherGroup) {
+TEST(InterruptCheck, MayCallOperationsOfAnotherGroup) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   std::atomic<bool> asked{false};
@@ -101,7 +101,7 @@ TEST(Question, MayCallOperationsOfAnotherGroup) {
   });
 }
 
-TEST(Deadline, OfAReceiveDoesNotStick) {
+TEST(Deadline, OfAReceiveIsNotSticky) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   on_threads(2, [&](int rank) {
@@ -123,7 +123,7 @@ TEST(Deadline, OfAReceiveDoesNotStick) {
 }
 
 /// A receive with its own deadline is refused where that is unsupported, and no message is lost.
-TEST(Deadline, OfAReceiveIsRefusedWhereItCannotHold) {
+TEST(Deadline, OfAReceiveIsRefusedInBatchesAndOnStreams) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   Group &g = contexts[0].world(), &other = contexts[1].world();
@@ -145,7 +145,7 @@ TEST(Deadline, OfAReceiveIsRefusedWhereItCannotHold) {
   EXPECT_EQ(value, 7);
 }
 
-TEST(TimedAbort, EndsEverythingEverywhere) {
+TEST(TimedAbort, EndsAllOperationsOfTheGroupOnAllRanks) {
   Watchdog watchdog;
   auto contexts = thread_contexts(4);
   const int all[] = {0, 1, 2, 3};
@@ -195,7 +195,7 @@ TEST(TimedAbort, EndsEverythingEverywhere) {
   caller.join();
 }
 
-TEST(Ending, CloseTwiceAndUseAfterClose) {
+TEST(Ending, SecondCloseSucceedsAndLaterCallsAreRevoked) {
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
   on_threads(2, [&](int rank) {
@@ -222,7 +222,7 @@ TEST(Ending, CloseTwiceAndUseAfterClose) {
   });
 }
 
-TEST(Ending, EmptyHandlesSaySo) {
+TEST(Ending, CallsOnEmptyHandlesAreRefused) {
   Group none;
   Context nothing;
   EXPECT_THAT(barrier(none), Fails(Reason::invalid));
@@ -234,7 +234,7 @@ TEST(Ending, EmptyHandlesSaySo) {
   none.abort();
 }
 
-TEST(Ending, ContextBeforeGroupsAndMemory) {
+TEST(Ending, ContextMayEndBeforeItsGroupsAndMemory) {
   Watchdog watchdog;
   for (int order = 0; order < 4; ++order) {
     auto contexts = thread_contexts(2);
@@ -263,7 +263,7 @@ TEST(Ending, ContextBeforeGroupsAndMemory) {
 }
 
 /// Destruction never waits for peers: operations in flight end with an error, on all ranks.
-TEST(TimedEnding, DestructionWithAnOperationInFlight) {
+TEST(TimedEnding, DestructionEndsOperationsInFlightWithoutWaiting) {
   Watchdog watchdog;
   for (const bool context_first : {true, false}) {
     auto contexts = thread_contexts(2);

@@ -83,7 +83,7 @@ TEST_P(MessagesInNumbers, ManyReceivesAreServedInLinearTime) {
 
 /// A rank takes messages without a receive up to a limit; then their sender waits. What it does wait for
 /// itself still comes.
-TEST_P(MessagesInNumbers, ABacklogHasALimit) {
+TEST_P(MessagesInNumbers, SenderWaitsWhenTheBacklogIsFull) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
     constexpr std::size_t kWords = 1 << 18, kLimit = 4 << 20;  // a message of 1 MiB
@@ -131,7 +131,7 @@ TEST_P(MessagesInNumbers, ABacklogHasALimit) {
 }
 
 /// Two ranks that both send before they receive are not held up by the limit.
-TEST_P(MessagesInNumbers, AnExchangePassesTheLimit) {
+TEST_P(MessagesInNumbers, BacklogLimitDoesNotBlockAnExchange) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -149,7 +149,7 @@ TEST_P(MessagesInNumbers, AnExchangePassesTheLimit) {
 }
 
 /// A message of one type is not received as another, whichever comes first; bytes are of any type.
-TEST_P(MessagesInNumbers, TypesAreCompared) {
+TEST_P(MessagesInNumbers, MessageOfAnotherTypeIsNotReceived) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();

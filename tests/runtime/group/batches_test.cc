@@ -15,7 +15,7 @@ INSTANTIATE_TEST_SUITE_P(All, Batches, testing::Values(Mode::threads, Mode::proc
 CView in(const int& x) { return {&x, 1, DType::i32}; }
 View out(int& x) { return {&x, 1, DType::i32}; }
 
-TEST_P(Batches, ManyOperations) {
+TEST_P(Batches, ManyOperationsRunAtTheOutermostEnd) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
     constexpr int kOps = 64;
@@ -47,7 +47,7 @@ TEST_P(Batches, ManyOperations) {
 
 /// Sends and receives between all pairs, larger than any queue, sends first: without a batch this
 /// would block.
-TEST_P(Batches, AllPairsBothWays) {
+TEST_P(Batches, LargeExchangeBetweenAllPairsDoesNotBlock) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 4, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -74,7 +74,7 @@ TEST_P(Batches, AllPairsBothWays) {
 
 /// One batch on two groups and on streams: group_end() returns at once, and each Work tells when its
 /// operation is done.
-TEST_P(Batches, StreamsAndGroups) {
+TEST_P(Batches, OneBatchSpansStreamsAndGroups) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
     auto other = c.world().split(0, -c.rank());
@@ -107,7 +107,7 @@ TEST_P(Batches, StreamsAndGroups) {
 }
 
 /// Operations of one group keep the order of the calls, whichever streams each rank uses.
-TEST_P(Batches, OrderAcrossStreams) {
+TEST_P(Batches, OperationsKeepCallOrderAcrossStreams) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     auto a = Stream::create(), b = Stream::create();
@@ -127,7 +127,7 @@ TEST_P(Batches, OrderAcrossStreams) {
   EXPECT_EQ(outcome, "");
 }
 
-TEST(Batch, ArgumentErrorsDropAll) {
+TEST(Batch, ArgumentErrorDropsTheWholeBatch) {
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     int mine = 1, sum = 0;
     auto stream = Stream::create();

@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 /// Equal calls, but one rank has been made to choose differently.
-TEST_P(Choices, ThatDifferAreAMismatchThatNamesBoth) {
+TEST_P(Choices, DifferentChoicesAreAMismatchThatNamesBoth) {
   if (hosts_of(2) > 1) GTEST_SKIP() << "on several hosts: they share no staging buffers";
   const std::string outcome = run_threads(3, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -156,7 +156,7 @@ TEST_P(Choices, ThatDifferAreAMismatchThatNamesBoth) {
   EXPECT_EQ(outcome, "");
 }
 
-TEST(Choices, AreNoneOfTheUsersBusinessWhereCallsDiffer) {
+TEST(Choices, AlgorithmIsNotNamedIfTheCallsDiffer) {
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     std::vector<float> in(200'000, 1.0f), out(200'000);
     const std::size_t count = c.rank() == 0 ? 4 : 200'000;  // the algorithms differ as well
@@ -170,7 +170,7 @@ TEST(Choices, AreNoneOfTheUsersBusinessWhereCallsDiffer) {
 
 /// The job's algorithm serves all calls of the collectives that have it, also within a batch. If it cannot
 /// serve a call, that call fails on all ranks, and only that call.
-TEST(JobAlgorithm, ServesOrSaysWhyNot) {
+TEST(JobAlgorithm, ServesTheCallOrFailsItWithAReason) {
   if (hosts_of(2) > 1) GTEST_SKIP() << "on several hosts: they share no staging buffers";
   for (const char* algorithm : {"ring", "chain", "tree", "halving", "oneshot", "direct", "zerocopy"}) {
     const Variable job("OURO_ALGO", algorithm);

@@ -157,7 +157,7 @@ std::vector<int> roots(const Exchange& x) {
 
 class Collectives : public testing::TestWithParam<Param> {};
 
-TEST_P(Collectives, Exact) {
+TEST_P(Collectives, ResultIsExact) {
   const Param& p = GetParam();
   OURO_SKIP_PROCESSES_UNDER_TSAN(p.mode);
   std::vector<int> sizes{1, 2, 3, 5, 8};
@@ -234,7 +234,7 @@ INSTANTIATE_TEST_SUITE_P(All, Collectives, testing::ValuesIn(all_params()),
 class Barriers : public testing::TestWithParam<Mode> {};
 
 /// No rank leaves a barrier before all ranks have entered it, as checked with the clock that all ranks share.
-TEST_P(Barriers, NobodyLeavesBeforeAllHaveCome) {
+TEST_P(Barriers, NoRankLeavesBeforeAllHaveEntered) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const auto now = [] { return std::chrono::steady_clock::now().time_since_epoch().count(); };
   for (int n : {1, 2, 3, 5, 8}) {
@@ -262,7 +262,7 @@ TEST_P(Barriers, NobodyLeavesBeforeAllHaveCome) {
 INSTANTIATE_TEST_SUITE_P(All, Barriers, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return name(info.param); });
 
-TEST(Refused, AlgorithmsThatCannotServe) {
+TEST(ForcedAlgorithm, ThatCannotServeIsRefusedAndOthersAreListed) {
   if (hosts_of(3) > 1) GTEST_SKIP() << "on several hosts: the lists are those of one";
   const std::string outcome = run_threads(3, [](Context& c) -> std::string {
     Group& g = c.world();

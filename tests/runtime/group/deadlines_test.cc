@@ -34,7 +34,7 @@ Work sleeper(const Stream& s) {
   });
 }
 
-TEST(Deadlines, OfStreamsWorkAndEvents) {
+TEST(Deadlines, WaitsOnStreamsWorkAndEventsAcceptExtremeValues) {
   for (const Milliseconds wait : {kMax, kMax - 1ms, Milliseconds::min(), Milliseconds(-1)}) {
     auto stream = Stream::create();
     ASSERT_TRUE(stream.ok()) << stream.status().message();
@@ -54,7 +54,7 @@ TEST(Deadlines, OfStreamsWorkAndEvents) {
 
 /// Rank 1 is late for everything that rank 0 waits for; the deadlines are those of the job, then of the
 /// groups. The name matches the filters of tests that run on several hosts.
-TEST(GroupsDeadlines, OfJobGroupsAndMessages) {
+TEST(GroupsDeadlines, LongestDeadlinesOfGroupsAndMessagesDoNotOverflow) {
   const auto body = [](Context& c) -> std::string {
     auto made = c.world().split(0, c.rank(), {.deadline = kMax});
     OURO_RANK_OK(made);
@@ -104,7 +104,7 @@ TEST(GroupsDeadlines, OfJobGroupsAndMessages) {
   EXPECT_EQ(run_threads(2, body, nearly), "");
 }
 
-TEST(GroupsDeadlines, OfTheEnvironment) {
+TEST(GroupsDeadlines, EnvironmentAcceptsTheMaximumAndRefusesMore) {
   const char* const names[] = {"OURO_DEADLINE", "OURO_JOIN_DEADLINE", "OURO_LATE"};
   const auto set_all = [&](const char* value) {
     for (const char* name : names) ASSERT_EQ(setenv(name, value, 1), 0);
@@ -122,7 +122,7 @@ TEST(GroupsDeadlines, OfTheEnvironment) {
   EXPECT_EQ(refused.status().reason(), Reason::invalid) << refused.status().message();
 }
 
-TEST(Deadlines, OfTheCInterface) {
+TEST(Deadlines, LongestDeadlinesOfTheCInterfaceDoNotOverflow) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   ouro_init_options_t options = OURO_INIT_OPTIONS;
   options.join_deadline_ms = options.deadline_ms = options.late_after_ms = kMost;

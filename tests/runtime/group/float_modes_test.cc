@@ -76,7 +76,7 @@ Result<Bytes> execute(Context& c, const Call& call, const Stream& stream) {
   return out;
 }
 
-TEST_P(NumericsInModes, OfOneRankAreThoseOfNone) {
+TEST_P(NumericsInModes, FloatModeOfOneRankDoesNotChangeResults) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   for (const int n : {2, 3}) {
     const std::string outcome = run(GetParam(), n, [n](Context& c) -> std::string {

@@ -34,7 +34,7 @@ struct Tensors {
   }
 };
 
-TEST_P(Fused, SameAsOneByOne) {
+TEST_P(Fused, FusedBatchGivesTheResultsOfSingleCalls) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   for (const int n : {1, 2, 3, 5}) {
     const std::string outcome = run(GetParam(), n, [](Context& c) -> std::string {
@@ -83,7 +83,7 @@ TEST_P(Fused, SameAsOneByOne) {
 }
 
 /// Operations that differ in more than their buffers are not fused, and the order is kept.
-TEST_P(Fused, MixedKinds) {
+TEST_P(Fused, UnlikeOperationsAreNotFusedAndKeepOrder) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -111,7 +111,7 @@ TEST_P(Fused, MixedKinds) {
 }
 
 /// Ranks whose batches are divided differently get an error, even if their total lengths agree.
-TEST(FusedThreads, DisagreementIsNamed) {
+TEST(FusedThreads, DifferentDivisionOfABatchIsAMismatch) {
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     std::vector<float> x(8), y(8);
     const std::size_t first = c.rank() == 0 ? 3 : 5;

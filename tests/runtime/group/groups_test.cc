@@ -22,7 +22,7 @@ std::string expect_sum(Group& g, int mine, int expected) {
   return "";
 }
 
-TEST_P(Groups, SplitByColourAndKey) {
+TEST_P(Groups, SplitGroupsByColourAndOrdersByKey) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 5, [](Context& c) -> std::string {
     const int r = c.rank();
@@ -55,7 +55,7 @@ TEST_P(Groups, SplitByColourAndKey) {
   EXPECT_EQ(outcome, "");
 }
 
-TEST_P(Groups, MadeByMembersOnly) {
+TEST_P(Groups, AreCreatedByTheirMembersOnly) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 4, [](Context& c) -> std::string {
     const std::vector<int> members{3, 1};
@@ -78,7 +78,7 @@ TEST_P(Groups, MadeByMembersOnly) {
 }
 
 /// Groups with equal ranks and tag pair up in the order in which they are made; others do not interact.
-TEST_P(Groups, TwoHundred) {
+TEST_P(Groups, TwoHundredGroupsDoNotInteract) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     std::vector<Group> groups;
@@ -106,7 +106,7 @@ TEST_P(Groups, TwoHundred) {
 }
 
 /// Each of four groups has its own thread on each rank; the groups do not wait for each other.
-TEST_P(Groups, SeveralAtOnceFromSeveralThreads) {
+TEST_P(Groups, GroupsOnTheirOwnThreadsDoNotWaitForEachOther) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
     constexpr int kGroups = 4, kTurns = 50;
@@ -138,7 +138,7 @@ TEST_P(Groups, SeveralAtOnceFromSeveralThreads) {
 }
 
 /// Rows and columns of a mesh work at the same time as the world does.
-TEST_P(Groups, RowsAndColumns) {
+TEST_P(Groups, RowsAndColumnsOfAMeshWorkConcurrently) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 6, [](Context& c) -> std::string {
     const int r = c.rank(), row_of = r / 3, column_of = r % 3;
@@ -157,7 +157,7 @@ TEST_P(Groups, RowsAndColumns) {
 }
 
 /// Calls of one group from many threads take turns. The calls are equal, since their order is undefined.
-TEST(GroupThreads, OneGroupManyCallers) {
+TEST(GroupThreads, CallsFromManyThreadsTakeTurns) {
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     std::vector<std::string> said(4);
     std::vector<std::thread> threads;
@@ -171,7 +171,7 @@ TEST(GroupThreads, OneGroupManyCallers) {
   EXPECT_EQ(outcome, "");
 }
 
-TEST(GroupThreads, ClosedAndEmptyHandles) {
+TEST(GroupThreads, ClosedAndEmptyHandlesAreRefused) {
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     auto g = c.world().split(0, 0);
     OURO_RANK_OK(g);

@@ -36,7 +36,7 @@ bool has_ended(const Context& c, int r) {
 }
 
 /// Two ranks start exchanging messages after others have left, and receive what one of those has sent before.
-TEST_P(MessagesWhenRanksLeave, BeginAmongThoseThatStay) {
+TEST_P(MessagesWhenRanksLeave, RemainingRanksStartToExchange) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 4, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -62,7 +62,7 @@ TEST_P(MessagesWhenRanksLeave, BeginAmongThoseThatStay) {
 }
 
 /// A message to a rank of this host that has left fails at the start; between hosts it fails while it waits.
-TEST_P(MessagesWhenRanksLeave, ToARankThatHasLeftFail) {
+TEST_P(MessagesWhenRanksLeave, SendToARankThatLeftFails) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     if (c.rank() == 1) return "";
@@ -85,7 +85,7 @@ Result<Group> pair(Context& c, const char* name, Milliseconds deadline = 4 * kHa
 
 /// close() waits for operations that were submitted, on a stream or by other threads. No operation starts
 /// after it.
-TEST_P(MessagesWhenRanksLeave, AreDrainedByClose) {
+TEST_P(MessagesWhenRanksLeave, CloseWaitsForSubmittedOperations) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     auto g = pair(c, "drained");
@@ -123,7 +123,7 @@ TEST_P(MessagesWhenRanksLeave, AreDrainedByClose) {
 }
 
 /// An unmatched receive delays close() until its deadline, and no longer.
-TEST_P(MessagesWhenRanksLeave, HoldCloseUpForTheirDeadline) {
+TEST_P(MessagesWhenRanksLeave, UnmatchedReceiveDelaysCloseUntilItsDeadline) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     auto g = pair(c, "unanswered", Milliseconds(300));
@@ -145,7 +145,7 @@ TEST_P(MessagesWhenRanksLeave, HoldCloseUpForTheirDeadline) {
 
 /// Receives that nobody can answer any more, as all members close the group, end at once; what was sent
 /// before arrives.
-TEST_P(MessagesWhenRanksLeave, EndWhenAllClose) {
+TEST_P(MessagesWhenRanksLeave, UnanswerableReceivesEndWhenAllClose) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
     const int all[] = {0, 1, 2};
@@ -199,7 +199,7 @@ TEST_P(MessagesWhenRanksLeave, EndWhenAllClose) {
 }
 
 /// A receive from any source ends when all others have left, as one from a certain rank does.
-TEST_P(MessagesWhenRanksLeave, FromAnySourceFailWhenAllOthersHaveLeft) {
+TEST_P(MessagesWhenRanksLeave, ReceiveFromAnySourceFailsWhenAllOthersLeft) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
     if (c.rank() != 0) return "";
@@ -214,7 +214,7 @@ TEST_P(MessagesWhenRanksLeave, FromAnySourceFailWhenAllOthersHaveLeft) {
 }
 
 /// Destroying the last handle of a group, or its context, ends messages in flight, whatever their deadline.
-TEST_P(MessagesWhenRanksLeave, EndWithTheLastHandle) {
+TEST_P(MessagesWhenRanksLeave, PendingReceivesEndWithTheLastHandle) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     auto g = pair(c, "dropped");

@@ -9,7 +9,7 @@ namespace ouro::test {
 namespace {
 
 /// Lengths just beyond the address space, and lengths so large that they wrap around.
-TEST(Lengths, OfMessages) {
+TEST(Lengths, OverflowingLengthsOfMessagesAreRefused) {
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     Group& g = c.world();
     double word = 1;

@@ -67,7 +67,7 @@ class Pair {
   std::uint64_t last_ = 0;
 };
 
-TEST(MatchQueue, IsAsAListThatIsWalked) {
+TEST(MatchQueue, MatchesAsALinearListDoes) {
   std::mt19937 random(1);
   for (const std::size_t entries : {1, 2, 3, 12}) {
     Pair both(entries);
@@ -80,7 +80,7 @@ TEST(MatchQueue, IsAsAListThatIsWalked) {
 }
 
 /// Kinds that are not used any more are forgotten beyond a number, those of entries that are out are not.
-TEST(MatchQueue, ManyKinds) {
+TEST(MatchQueue, UnusedKindsAreForgottenAndHeldOnesKept) {
   MatchQueue<Entry> queue;
   Entry out, passing;
   queue.append(out, {1, 2});

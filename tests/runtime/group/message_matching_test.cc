@@ -204,7 +204,7 @@ class RandomMatching {
   std::vector<std::pair<std::uint64_t, UnexpectedMessage*>> keys_;
 };
 
-TEST(MessageMatching, DecidesAsListsThatAreWalked) {
+TEST(MessageMatching, DecidesAsLinearListsDo) {
   int claims = 0, refusals = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {
     RandomMatching both(seed);

@@ -93,7 +93,7 @@ TEST_P(MessagesOfASet, MatchInOrder) {
 }
 
 /// close() ends receives for which nothing has come, and no others, and loses no send.
-TEST_P(MessagesOfASet, AreClosedWithoutALoss) {
+TEST_P(MessagesOfASet, CloseEndsUnmatchedReceivesAndLosesNoSend) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     const int both[] = {0, 1};
@@ -175,7 +175,7 @@ TEST_P(MessagesOfASet, EndWithTheirGroup) {
 }
 
 /// Wrong arguments have no effect.
-TEST(MessagesOfASetAlone, AreChecked) {
+TEST(MessagesOfASetAlone, WrongArgumentsHaveNoEffect) {
   const std::string outcome = run_threads(1, [](Context& c) -> std::string {
     auto set = MessageSet::create(c.world());
     OURO_RANK_OK(set);

@@ -34,7 +34,7 @@ Result<Received> probe_until(Group& g, int source, int tag) {
   return Status(Reason::deadline, fmt::format("no message from {} with tag {}", source, tag));
 }
 
-TEST_P(MessagesOf, TagsAndUnexpectedKeepOrder) {
+TEST_P(MessagesOf, UnexpectedMessagesKeepOrderWithinATag) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -61,7 +61,7 @@ TEST_P(MessagesOf, TagsAndUnexpectedKeepOrder) {
   EXPECT_EQ(outcome, "");
 }
 
-TEST_P(MessagesOf, AnySource) {
+TEST_P(MessagesOf, AnySourceKeepsTheOrderOfEachSource) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 4, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -86,7 +86,7 @@ TEST_P(MessagesOf, AnySource) {
 }
 
 /// A message that is too long for a receive is refused and kept, and taken by a receive with more room.
-TEST_P(MessagesOf, LongerThanTheRoom) {
+TEST_P(MessagesOf, TooLongMessageIsRefusedAndKept) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -116,7 +116,7 @@ TEST_P(MessagesOf, LongerThanTheRoom) {
   EXPECT_EQ(outcome, "");
 }
 
-TEST_P(MessagesOf, ZeroLengthSelfAndProbe) {
+TEST_P(MessagesOf, EmptyAndSelfMessagesArriveAndAreProbed) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -148,7 +148,7 @@ TEST_P(MessagesOf, ZeroLengthSelfAndProbe) {
 }
 
 /// Both directions at once, many times the size of all slots.
-TEST_P(MessagesOf, LargeBothWays) {
+TEST_P(MessagesOf, LargeMessagesInBothDirectionsArrive) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -175,7 +175,7 @@ TEST_P(MessagesOf, LargeBothWays) {
 /// Messages of many lengths, received before or after they arrive, from one source or from any; some
 /// receives give up while their message is in flight. Data arrives unchanged, and memory of a finished
 /// receive is not written.
-TEST_P(MessagesOf, LandWhereTheyAreWanted) {
+TEST_P(MessagesOf, DataIsWrittenOnlyToWaitingReceives) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -224,7 +224,7 @@ TEST_P(MessagesOf, LandWhereTheyAreWanted) {
 }
 
 /// The memory of a long message is released when the message ends, whatever is sent after it.
-TEST_P(MessagesOf, AShortOneBehindALongOne) {
+TEST_P(MessagesOf, ShortMessageDoesNotDelayTheEndOfALongOne) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     const int both[] = {0, 1};
@@ -251,7 +251,7 @@ TEST_P(MessagesOf, AShortOneBehindALongOne) {
 
 /// A receive without a message ends at its deadline; the group stays usable, and a message that arrives later
 /// is kept.
-TEST_P(MessagesOf, DeadlineOfAReceive) {
+TEST_P(MessagesOf, ReceiveEndsAtItsDeadlineAndALateMessageIsKept) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -278,7 +278,7 @@ TEST_P(MessagesOf, DeadlineOfAReceive) {
 }
 
 /// Threads of one rank receive and send at the same time; each gets the message that it asked for.
-TEST_P(MessagesOf, ManyThreads) {
+TEST_P(MessagesOf, ConcurrentThreadsGetTheirOwnMessages) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -311,7 +311,7 @@ TEST_P(MessagesOf, ManyThreads) {
 }
 
 /// Many threads wait for the same tag: each message goes to exactly one of them.
-TEST_P(MessagesOf, ThreadsShareATag) {
+TEST_P(MessagesOf, EachMessageGoesToOneThreadOfATag) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -345,7 +345,7 @@ TEST_P(MessagesOf, ThreadsShareATag) {
   EXPECT_EQ(outcome, "");
 }
 
-TEST(Message, WrongArgumentsDoNotStick) {
+TEST(Message, WrongArgumentsDoNotFailTheGroup) {
   const std::string outcome = run_threads(2, [](Context& c) -> std::string {
     Group& g = c.world();
     int word = 1;

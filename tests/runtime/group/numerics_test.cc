@@ -96,7 +96,7 @@ TEST_P(NumericsOf, CanonicalIsTheSerialSum) {
 }
 
 /// As an option of the job or of a group, canonical applies to every call.
-TEST_P(NumericsOf, CanonicalByJobAndByGroup) {
+TEST_P(NumericsOf, CanonicalOptionOfJobOrGroupAppliesToEveryCall) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::vector<float> expected = serial_sum(3);
   for (bool by_job : {true, false}) {

@@ -92,7 +92,7 @@ std::string of_all_kinds(Context& c, F&& calls_of) {
 
 Call call(std::size_t in, std::size_t out, std::size_t count = kCount) { return {{}, count, in, out}; }
 
-TEST_P(Overlaps, TwoResultsInOnePlaceOnOneRank) {
+TEST_P(Overlaps, TwoResultsInOnePlaceKeepCallOrder) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ(
       run(GetParam(), 2,
@@ -103,7 +103,7 @@ TEST_P(Overlaps, TwoResultsInOnePlaceOnOneRank) {
       "");
 }
 
-TEST_P(Overlaps, AResultIsAnInputOnOneRank) {
+TEST_P(Overlaps, ResultUsedAsInputKeepsCallOrder) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ(
       run(GetParam(), 2,
@@ -114,7 +114,7 @@ TEST_P(Overlaps, AResultIsAnInputOnOneRank) {
       "");
 }
 
-TEST_P(Overlaps, AnInputIsOverwrittenOnOneRank) {
+TEST_P(Overlaps, OverwrittenInputKeepsCallOrder) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ(
       run(GetParam(), 2,
@@ -126,7 +126,7 @@ TEST_P(Overlaps, AnInputIsOverwrittenOnOneRank) {
 }
 
 /// Each rank has a different overlap, some by half a buffer, and one rank has none.
-TEST_P(Overlaps, ThreeWays) {
+TEST_P(Overlaps, DifferentOverlapsOnEachRankKeepCallOrder) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   EXPECT_EQ(run(GetParam(), 4,
                 [](Context& c) {
@@ -148,7 +148,7 @@ TEST_P(Overlaps, ThreeWays) {
 }
 
 /// Shapes are drawn alike on all ranks; places, streams and messages are drawn by each rank for itself.
-TEST_P(Overlaps, DrawnAtRandom) {
+TEST_P(Overlaps, RandomOverlapsKeepCallOrder) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
     for (unsigned seed = 1; seed <= 60; ++seed) {
@@ -178,7 +178,7 @@ TEST_P(Overlaps, DrawnAtRandom) {
 
 /// Ranks may have other things in their batches: messages, and operations of other groups between
 /// two operations.
-TEST_P(Overlaps, MessagesAndOtherGroupsInBetween) {
+TEST_P(Overlaps, MessagesAndOtherGroupsInBetweenKeepCallOrder) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
     const bool paired = c.rank() < 2;

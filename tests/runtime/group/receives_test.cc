@@ -41,7 +41,7 @@ Result<std::uint64_t> set_aside(Group& g) {
 
 /// Between hosts the link knows the memory of a waiting receive. When the receive has got a message that was
 /// put back, the link must not write to that memory any more.
-TEST_P(MessagesPosted, ThatGetWhatIsPutBackGetNothingElse) {
+TEST_P(MessagesPosted, ReceiveIsNotWrittenAfterItGotAReturnedMessage) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -76,7 +76,7 @@ TEST_P(MessagesPosted, ThatGetWhatIsPutBackGetNothingElse) {
 }
 
 /// A receive that expects another length fails at the first slot: the rest is not written to its memory.
-TEST_P(MessagesPosted, OfAnotherLengthEndBeforeTheRest) {
+TEST_P(MessagesPosted, LengthMismatchEndsTheReceiveAtTheFirstSlot) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -105,7 +105,7 @@ TEST_P(MessagesPosted, OfAnotherLengthEndBeforeTheRest) {
 
 /// A message that does not fit the first receive goes to the next in order, whether it arrives or is
 /// put back.
-TEST_P(MessagesPosted, ThatAMessageDoesNotFitLeaveItToTheNext) {
+TEST_P(MessagesPosted, MisfitMessageGoesToTheNextReceive) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();

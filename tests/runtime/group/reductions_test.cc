@@ -53,7 +53,7 @@ struct Sample {
 
 class Reductions : public testing::TestWithParam<Mode> {};
 
-TEST_P(Reductions, EveryTypeByEveryOp) {
+TEST_P(Reductions, EveryOpOnEveryTypeIsExact) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), kRanks, [](Context& c) -> std::string {
     const int r = c.rank();
@@ -91,7 +91,7 @@ TEST_P(Reductions, EveryTypeByEveryOp) {
 }
 
 /// reduce and reduce_scatter use the same kernels on another path.
-TEST_P(Reductions, ReduceAndReduceScatterOfSmallFloats) {
+TEST_P(Reductions, ReduceAndReduceScatterAreExact) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), kRanks, [](Context& c) -> std::string {
     const auto r = static_cast<std::size_t>(c.rank());
@@ -123,7 +123,7 @@ TEST_P(Reductions, ReduceAndReduceScatterOfSmallFloats) {
 }
 
 /// Whichever rank has the NaN, and whatever its bits, every rank gets the canonical NaN. -0 orders before +0.
-TEST_P(Reductions, NanAndSignedZeros) {
+TEST_P(Reductions, NanIsCanonicalAndSignedZerosAreOrdered) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), kRanks, [](Context& c) -> std::string {
     for (DType t : ref::kAllTypes) {

@@ -88,7 +88,7 @@ TEST(RuleText, EveryPartOfARowIsRead) {
   EXPECT_TRUE(parsed("").empty());
 }
 
-TEST(RuleText, WhatIsWrongIsNamed) {
+TEST(RuleText, WrongPartsAreNamed) {
   EXPECT_THAT(refusal("all_reduce"),
               AllOf(HasSubstr("rule 'all_reduce': no ':'"), HasSubstr("expected collective")));
   EXPECT_THAT(refusal("all_reduce<=many:ring"), HasSubstr("'many' is no number of bytes"));
@@ -110,7 +110,7 @@ TEST(RuleText, WhatIsWrongIsNamed) {
   EXPECT_THAT(refusal("all_reduce:ring,,barrier:direct"), HasSubstr("rule ''"));
 }
 
-TEST(RuleText, WhatIsWrittenIsReadBack) {
+TEST(RuleText, WrittenRulesAreReadBack) {
   for (const char* text : {"all_reduce:ring", "all_reduce<=65536:oneshot", "broadcast@private<=1:tree",
                            "all_gather@registered:zerocopy", "barrier:dissemination"}) {
     const auto rules = parsed(text);
@@ -157,7 +157,7 @@ TEST(RuleFile, EveryFieldIsRead) {
   EXPECT_THAT(row.reason, HasSubstr(file.path()));
 }
 
-TEST(RuleFile, WhatMayBeLeftOut) {
+TEST(RuleFile, OptionalFieldsMayBeOmitted) {
   for (const auto& [from, to] : {std::pair{R"(, "max_bytes": 4096)", ""}, {R"("ranks": [2, 4], )", ""}}) {
     const File file(changed(from, to));
     const auto rules = load_rules(file.path());
@@ -206,7 +206,7 @@ TEST(RuleFile, EveryWrongFieldIsNamed) {
   }
 }
 
-TEST(RuleFile, WhatIsNoRulesFileIsRefused) {
+TEST(RuleFile, FilesThatHoldNoRulesAreRefused) {
   for (const char* text :
        {"", "{", "[]", "7", "ring", R"({"ouro_tune": 1, "rules": {}})", R"({"ouro_tune": 1} x)"}) {
     const File file(text);
@@ -220,7 +220,7 @@ TEST(RuleFile, WhatIsNoRulesFileIsRefused) {
   EXPECT_FALSE(load_rules(testing::TempDir()).ok());  // a directory
 }
 
-TEST(RuleFile, SizeIsNoTrouble) {
+TEST(RuleFile, LongFilesAreReadAndDeepOnesRefused) {
   std::string text = R"({"ouro_tune": 1, "rules": [)";
   for (int i = 0; i < 10'000; ++i) text += std::string(i > 0 ? "," : "") + kGoodRow;
   const File file(text + "]}");
@@ -231,7 +231,7 @@ TEST(RuleFile, SizeIsNoTrouble) {
   EXPECT_EQ(load_rules(deep.path()).status().reason(), Reason::invalid);
 }
 
-TEST(RuleFile, WhatIsWrittenIsReadBack) {
+TEST(RuleFile, WrittenRulesAreReadBack) {
   Rules rules = built_in_rules();
   rules.stream_bytes = 12345;
   const File file(to_json(rules, "a machine"));
@@ -242,7 +242,7 @@ TEST(RuleFile, WhatIsWrittenIsReadBack) {
   ASSERT_EQ(again->rows.size(), rules.rows.size());
 }
 
-TEST(RuleDigest, TellsEveryDifference) {
+TEST(RuleDigest, ChangesWithEveryDifference) {
   const Rules base = built_in_rules();
   EXPECT_EQ(base.digest(), built_in_rules().digest());
   std::vector<Rules> others(8, base);
@@ -272,7 +272,7 @@ std::string explained(ouro::Group& g, std::size_t count) {
   return text.ok() ? *text : text.status().message();
 }
 
-TEST(RulesInForce, TheEnvironmentComesFirstThenTheFileThenTheTable) {
+TEST(RulesInForce, EnvironmentPrecedesTheFileAndTheFileTheTable) {
   const File file(R"({"ouro_tune": 1, "stream_bytes": 4097, "rules": [)" + std::string(kGoodRow) + "]}");
   const Variable tune("OURO_TUNE", file.path()), select("OURO_SELECT", "all_reduce<=1K:tree");
   const auto body = [&](ouro::Context& c) -> std::string {
@@ -293,7 +293,7 @@ TEST(RulesInForce, TheEnvironmentComesFirstThenTheFileThenTheTable) {
   EXPECT_EQ(test::run_threads(2, body), "");
 }
 
-TEST(RulesInForce, WhatIsWrongEndsTheJoin) {
+TEST(RulesInForce, InvalidRulesFailTheJoin) {
   for (const auto& [name, value, says] : {std::tuple{"OURO_SELECT", "all_reduce:rong", "OURO_SELECT: rule"},
                                           {"OURO_TUNE", "/nowhere/rules.json", "/nowhere/rules.json"},
                                           {"OURO_STREAM_BYTES", "0", "OURO_STREAM_BYTES"}}) {

@@ -86,7 +86,7 @@ TEST(Selection, TheFirstRowThatFitsWins) {
             chosen({}, operation(Collective::all_gather, 4)));
 }
 
-TEST(Selection, PostsGoRoundTheRingWhereBuffersAreNotLarge) {
+TEST(Selection, SmallBuffersPostOnTheRing) {
   constexpr std::size_t MiB = 1 << 20;
   const auto ring = [](Collective op, std::size_t bytes, int ranks = 2, const char* rows = "") {
     const Chosen x = choose({.rows = rows, .ranks = ranks, .ring = true}, operation(op, bytes, ranks));
@@ -111,7 +111,7 @@ TEST(Selection, PostsGoRoundTheRingWhereBuffersAreNotLarge) {
   EXPECT_FALSE(built_in(Collective::all_reduce, MiB, false));
 }
 
-TEST(Selection, SizesAreOfOneBlock) {
+TEST(Selection, RowSizesCountOneBlock) {
   const Case c{"all_gather<=1K:ring,reduce_scatter<=1K:ring,all_to_all<=1K:pairwise,gather<=1K:linear", 8};
   for (const auto& [collective, name] : {std::pair{Collective::all_gather, "ring"},
                                          {Collective::reduce_scatter, "ring"},
@@ -155,7 +155,7 @@ TEST(Selection, RowsForCallsInPlaceAreDeclinedByOthers) {
 }
 
 /// Staged flows and flows by reference have limits of their own, and so have flows with a root.
-TEST(Selection, OutputsGoPastTheCachesByKindOfFlow) {
+TEST(Selection, StreamingLimitsDependOnTheKindOfFlow) {
   const StreamLimits limits = StreamLimits::of_caches(1 << 20);
   const Rules rules = built_in_rules();
   const Selector selector(rules, 2, 1, true, limits, {}, "");
@@ -195,7 +195,7 @@ TEST(Selection, RowsHoldForTheirBuffers) {
       << "not possible with those";
 }
 
-TEST(Selection, WhatTheCallerForcesBeatsRows) {
+TEST(Selection, ForcedAlgorithmBeatsRows) {
   Operation o = operation(Collective::all_reduce, 4096);
   o.algorithm = "chain";
   Chosen x = choose({"all_reduce:ring", 2, true, kAny, "tree"}, o);

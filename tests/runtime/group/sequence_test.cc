@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(All, Sequences, testing::Values(Mode::threads, Mode::pr
                          [](const auto& info) { return std::string(name(info.param)); });
 
 /// Alternates arrival records, eager slots and staging slots, with every root; each rank lags at times.
-TEST_P(Sequences, OfUnlikeOperations) {
+TEST_P(Sequences, UnlikeOperationsInSequenceAreExact) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   for (const int n : {2, 3, 4}) {
     const std::string outcome = run(GetParam(), n, [](Context& c) -> std::string {
@@ -103,7 +103,7 @@ TEST_P(Sequences, OfUnlikeOperations) {
 
 /// A root that waits for no other rank fills all arrival records, and continues when a late reader has
 /// made room.
-TEST_P(Sequences, OfBroadcastsThatRunAhead) {
+TEST_P(Sequences, BroadcastsThatRunAheadWaitForALateReader) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   for (const std::size_t count : {std::size_t{2}, std::size_t{256}}) {
     const std::string outcome = run(GetParam(), 2, [count](Context& c) -> std::string {
@@ -125,7 +125,7 @@ class Rounds : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Wrap, Rounds, testing::Values(20, 27, 28, 29, 30, 31, 32, 40));
 
 /// Arrival records that were written at the beginning, or never, must not look as if their rank had arrived.
-TEST_P(Rounds, ManyAreCountedByRanksThatOnlyRead) {
+TEST_P(Rounds, StaleArrivalRecordsAreNotTakenForArrivals) {
   if (hosts_of(2) > 1) GTEST_SKIP() << "on several hosts: they share no staging buffers";
   constexpr int kRanks = 3;
   const std::uint64_t around = std::uint64_t{1} << GetParam();

@@ -70,7 +70,7 @@ class SingleRounds : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, SingleRounds, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return std::string(name(info.param)); });
 
-TEST_P(SingleRounds, DoWhatTheirFlowsDo) {
+TEST_P(SingleRounds, GiveTheResultsOfTheirFlows) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   if (hosts_of(2) > 1) GTEST_SKIP() << "on several hosts: they share no staging buffers";
   ASSERT_GE(all_single_rounds().size(), 10u);

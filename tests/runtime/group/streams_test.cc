@@ -62,7 +62,7 @@ TEST(Streams, NoStreamRunsInTheCaller) {
   EXPECT_TRUE(Work().wait().ok());
 }
 
-TEST(Streams, WorkWaitsTestsAndTells) {
+TEST(Streams, WorkWaitsTestsAndCallsBack) {
   Stream s = made();
   Gate gate;
   const Work held = gate.hold(s);
@@ -89,7 +89,7 @@ TEST(Streams, WorkWaitsTestsAndTells) {
   EXPECT_EQ(told_late.get_future().get().reason(), Reason::invalid);
 }
 
-TEST(Streams, TheLastHandleDrains) {
+TEST(Streams, LastHandleDrainsTheStream) {
   std::atomic<int> ran{0};
   {
     Stream s = made(), copy = s;
@@ -153,7 +153,7 @@ TEST(Events, OrderStreams) {
 }
 
 /// "No stream" never has work, so there is nothing to wait for.
-TEST(Events, OfNoStreamHavePassed) {
+TEST(Events, EventOfNoStreamHasPassed) {
   Event event;
   EXPECT_TRUE(event.query());
   event.record(Stream());
@@ -163,7 +163,7 @@ TEST(Events, OfNoStreamHavePassed) {
   event.wait_on(*Stream::create());
 }
 
-TEST(Pools, HandOutStreams) {
+TEST(Pools, HandOutStreamsInTurn) {
   EXPECT_EQ(StreamPool::create(0).status().reason(), Reason::invalid);
   EXPECT_FALSE(StreamPool().next().valid());
   EXPECT_FALSE(StreamPool().by_key(7).valid());
@@ -186,7 +186,7 @@ TEST(Pools, HandOutStreams) {
   EXPECT_EQ(keyed, distinct);
 }
 
-TEST(Pools, AfterAndBefore) {
+TEST(Pools, AfterAndBeforeOrderThePoolAgainstAStream) {
   auto pool = StreamPool::create(3, Priority::low);
   ASSERT_TRUE(pool.ok());
   Stream user = made();
@@ -223,7 +223,7 @@ INSTANTIATE_TEST_SUITE_P(All, StreamsOf, testing::Values(Mode::threads, Mode::pr
                          [](const auto& info) { return name(info.param); });
 
 /// Operations of one group on two streams and in the caller run in the order of the calls.
-TEST_P(StreamsOf, OneGroupOnTwoStreams) {
+TEST_P(StreamsOf, OneGroupOnTwoStreamsKeepsCallOrder) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
     Stream a = made(), b = made();
@@ -249,7 +249,7 @@ TEST_P(StreamsOf, OneGroupOnTwoStreams) {
 }
 
 /// Every operation in its form with a stream, all enqueued without waiting, with one wait at the end.
-TEST_P(StreamsOf, EveryOperation) {
+TEST_P(StreamsOf, EveryOperationRunsOnAStream) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 2, [](Context& c) -> std::string {
     Group& g = c.world();
@@ -297,7 +297,7 @@ TEST_P(StreamsOf, EveryOperation) {
 }
 
 /// Handles of streams, work and groups may be destroyed before their work has run.
-TEST_P(StreamsOf, HandlesGoEarly) {
+TEST_P(StreamsOf, HandlesMayBeDestroyedBeforeTheirWorkRuns) {
   OURO_SKIP_PROCESSES_UNDER_TSAN(GetParam());
   const std::string outcome = run(GetParam(), 3, [](Context& c) -> std::string {
     std::vector<float> x(10'000, 1);

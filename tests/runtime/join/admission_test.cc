@@ -35,7 +35,7 @@ TEST(Admission, AdmitsAnyOrderOfRanks) {
 
 TEST(Admission, OneRankIsCompleteAtOnce) { EXPECT_TRUE((Admission{kJob, 1, "", "h", 1}.complete())); }
 
-TEST(Admission, TurnsAwayAndGoesOn) {
+TEST(Admission, RefusesOtherJobsAndRanksOutOfRangeAndContinues) {
   Admission a = four();
   ASSERT_EQ(a.consider(request(2)).verdict, Admission::Verdict::admitted);
   struct Case {
@@ -70,7 +70,7 @@ TEST(Admission, GivesUpOnADuplicateAndNamesBoth) {
   }
 }
 
-TEST(Admission, GivesUpWhereRanksDisagreeAndNamesBoth) {
+TEST(Admission, GivesUpIfRanksDisagreeAndNamesBoth) {
   Admission a = four();
   const auto world = a.consider(request(1, 5));
   EXPECT_EQ(world.verdict, Admission::Verdict::give_up);
@@ -97,7 +97,7 @@ TEST(Admission, AVacatedPlaceCanBeTakenAgain) {
   EXPECT_EQ(a.consider(request(2)).verdict, Admission::Verdict::admitted);
 }
 
-TEST(Admission, NamesTheLostAndTheMissing) {
+TEST(Admission, NamesLostAndMissingRanks) {
   Admission a = four();
   ASSERT_EQ(a.consider(request(3)).verdict, Admission::Verdict::admitted);
   const Status lost = a.lost(3);

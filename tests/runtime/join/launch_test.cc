@@ -148,7 +148,7 @@ struct Bad {
   const char* says;
 };
 
-TEST(DiscoverErrors, SayWhatIsWrongInWords) {
+TEST(DiscoverErrors, NameTheWrongVariableAndTheRemedy) {
   const Bad cases[] = {
       {{{"OURO_WORLD_SIZE", "2"}}, "OURO_WORLD_SIZE is set, but OURO_RANK is not"},
       {{{"OURO_RANK", "0"}}, "OURO_RANK is set, but OURO_WORLD_SIZE is not"},
@@ -208,7 +208,7 @@ struct Rendezvous {
   std::uint64_t generation;
 };
 
-TEST(DiscoverHosts, WhereTheyMeetWhichOneThisIsAndHowOftenTheJobStarted) {
+TEST(DiscoverHosts, FindsRendezvousHostNumberAndRestartCount) {
   const Rendezvous cases[] = {
       {"ouro-run", with(kOuro, {{"GROUP_RANK", "1"}, {"TORCHELASTIC_RESTART_COUNT", "0"}}), "10.0.0.1:7000",
        1, 0},

@@ -60,7 +60,7 @@ std::string common_key(const Outcome& o, const std::string& launcher, int size) 
 
 constexpr const char* kOpenMpi = "mpirun.openmpi --allow-run-as-root --oversubscribe";
 
-TEST(OpenMpi, RanksOfOneHostKnowThemselvesAndTheirJob) {
+TEST(OpenMpi, RanksOfOneHostFindTheirRankAndJob) {
   if (!installed("mpirun.openmpi")) GTEST_SKIP() << "not installed: mpirun.openmpi";
   const std::string command = fmt::format("{} -n 3 {}", kOpenMpi, LAUNCH_PROBE);
   const std::string first = common_key(run(command), "openmpi", 3),
@@ -69,14 +69,14 @@ TEST(OpenMpi, RanksOfOneHostKnowThemselvesAndTheirJob) {
   EXPECT_NE(first, second);
 }
 
-TEST(OpenMpi, CarriesTheRendezvous) {
+TEST(OpenMpi, PassesTheRendezvousToItsRanks) {
   if (!installed("mpirun.openmpi")) GTEST_SKIP() << "not installed: mpirun.openmpi";
   const std::string command =
       fmt::format("OURO_RENDEZVOUS=10.0.0.1:7000 {} -x OURO_RENDEZVOUS -n 2 {}", kOpenMpi, LAUNCH_PROBE);
   EXPECT_THAT(common_key(run(command), "openmpi", 2), HasSubstr(" at=10.0.0.1:7000"));
 }
 
-TEST(OpenMpi, RanksThatAnotherLauncherNamesOtherwiseAreRefused) {
+TEST(OpenMpi, RanksWithConflictingLauncherVariablesAreRefused) {
   if (!installed("mpirun.openmpi")) GTEST_SKIP() << "not installed: mpirun.openmpi";
   const Outcome o = run(fmt::format("RANK=0 WORLD_SIZE=1 {} -n 2 {}", kOpenMpi, LAUNCH_PROBE));
   EXPECT_NE(o.code, 0);
@@ -84,7 +84,7 @@ TEST(OpenMpi, RanksThatAnotherLauncherNamesOtherwiseAreRefused) {
               HasSubstr("torchrun (RANK=0, WORLD_SIZE=1) and openmpi (OMPI_COMM_WORLD_RANK="));
 }
 
-TEST(Mpich, RanksOfOneHostKnowThemselvesAndTheirJob) {
+TEST(Mpich, RanksOfOneHostFindTheirRankAndJob) {
   if (!installed("mpirun.mpich")) GTEST_SKIP() << "not installed: mpirun.mpich";
   const std::string command = fmt::format("mpirun.mpich -n 3 {}", LAUNCH_PROBE);
   const std::string first = common_key(run(command), "pmi", 3), second = common_key(run(command), "pmi", 3);
@@ -95,7 +95,7 @@ TEST(Mpich, RanksOfOneHostKnowThemselvesAndTheirJob) {
 /// MPICH treats two names of this machine as two hosts.
 constexpr const char* kTwoHosts = "mpirun.mpich -launcher fork -hosts localhost:1,127.0.0.1:1 -n 2";
 
-TEST(Mpich, RanksOfTwoHostsMeetWhereTheyAreTold) {
+TEST(Mpich, RanksOfTwoHostsUseTheGivenRendezvous) {
   if (!installed("mpirun.mpich")) GTEST_SKIP() << "not installed: mpirun.mpich";
   const Outcome o = run(fmt::format("{} -genv OURO_RENDEZVOUS 127.0.0.1:7000 {}", kTwoHosts, LAUNCH_PROBE));
   EXPECT_EQ(o.code, 0);
@@ -104,7 +104,7 @@ TEST(Mpich, RanksOfTwoHostsMeetWhereTheyAreTold) {
                                         "pmi 1/2 0/1 key=rendezvous:127.0.0.1:7000 at=127.0.0.1:7000"}));
 }
 
-TEST(Mpich, RanksOfTwoHostsThatAreNotToldSayWhatToDo) {
+TEST(Mpich, RanksOfTwoHostsWithoutARendezvousSayHowToSetOne) {
   if (!installed("mpirun.mpich")) GTEST_SKIP() << "not installed: mpirun.mpich";
   const Outcome o = run(fmt::format("{} {}", kTwoHosts, LAUNCH_PROBE));
   EXPECT_NE(o.code, 0);

@@ -79,7 +79,7 @@ const Nested kNested[] = {
      "OURO_LAUNCHER=mpi: expected one of none, ouro, torchrun, openmpi, pmix, pmi, mvapich, slurm"},
 };
 
-TEST(DiscoverNested, LaunchersThatDisagreeAreAnErrorUnlessTheInnerOneIsKnown) {
+TEST(DiscoverNested, DisagreeingLaunchersAreRefusedUnlessTheInnerIsKnown) {
   for (const Nested& c : kNested) {
     // These variables serve jobs on several hosts; here one host would do.
     const Environment env = with(c.env, {{"OURO_RENDEZVOUS", "a:7000"}, {"OURO_JOB_ID", "x"}});
@@ -96,7 +96,7 @@ TEST(DiscoverNested, LaunchersThatDisagreeAreAnErrorUnlessTheInnerOneIsKnown) {
   }
 }
 
-TEST(OuterLaunchers, NamesAllWhoseRankAProcessIs) {
+TEST(OuterLaunchers, NamesEveryLauncherOfTheProcess) {
   EXPECT_EQ(outer_launchers({}), "");
   EXPECT_EQ(outer_launchers(with(kSrun, kTorchrun)), "torchrun 5/8,slurm 4/5");
   EXPECT_EQ(outer_launchers(kOpenMpi), "openmpi 1/2,pmix 1/");

@@ -60,7 +60,7 @@ class TimedDataLines : public testing::Test {
 };
 
 /// Time during which no connection is wanted does not count as time without a connection.
-TEST_F(TimedDataLines, AFailureOfLongAgoIsNotHeldAgainstAPeer) {
+TEST_F(TimedDataLines, OldFailureDoesNotCountAfterAnUnusedTime) {
   open(1);
   ASSERT_TRUE(run_until(io_, [&] { return has_failed(); }));
   close(1);
@@ -71,7 +71,7 @@ TEST_F(TimedDataLines, AFailureOfLongAgoIsNotHeldAgainstAPeer) {
   EXPECT_TRUE(run_until(io_, [&] { return !lost_.empty(); })) << "it is given up after all";
 }
 
-TEST(NetworkCloses, AlsoWhereAQuestionEndsInAnException) {
+TEST(NetworkCloses, IfTheServedCheckThrows) {
   setenv("OURO_INSECURE", "1", 1);
   setenv("OURO_SOCKET_IFNAME", "lo", 1);
   NetworkOptions options;

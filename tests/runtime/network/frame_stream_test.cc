@@ -44,7 +44,7 @@ struct Pair {
   std::vector<Status> ends_heard;
 };
 
-TEST(FrameStream, TheEndIsNeverHeardFromInsideACall) {
+TEST(FrameStream, EndIsReportedOnceAndNeverInsideACall) {
   asio::io_context io;
   Pair p(io);
   p.peer.reset();
@@ -57,7 +57,7 @@ TEST(FrameStream, TheEndIsNeverHeardFromInsideACall) {
   EXPECT_FALSE(p.stream->open());
 }
 
-TEST(FrameStream, LastWordsAreHeardWhereNothingCanBeSentAnyMore) {
+TEST(FrameStream, LastFrameIsReceivedAfterSendingHasFailed) {
   asio::io_context io;
   Pair p(io);
   const wire::Bytes words = p.sealed(wire::NetRefuse{Reason::mismatch, 1, 2, false, "h", "why"});
@@ -68,7 +68,7 @@ TEST(FrameStream, LastWordsAreHeardWhereNothingCanBeSentAnyMore) {
   EXPECT_EQ(p.frames, 1);
 }
 
-TEST(FrameStream, DamageIsNoRefusal) {
+TEST(FrameStream, DamagedFrameIsReportedAsDataCorrupt) {
   for (const std::size_t at : {std::size_t{2}, std::size_t{5}, std::size_t{14}, std::size_t{30}}) {
     asio::io_context io;
     Pair p(io);

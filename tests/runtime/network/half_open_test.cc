@@ -69,14 +69,14 @@ int attempts(std::chrono::microseconds round_trip, int rate, std::chrono::micros
   return 1000;
 }
 
-TEST(HalfOpen, GraceFollowsThePath) {
+TEST(HalfOpen, GraceIsTwoRoundTripsWithinLimits) {
   EXPECT_EQ(grace(100us), 4ms);
   EXPECT_EQ(grace(80ms), 160ms);
   EXPECT_EQ(grace(5s), 2s) << "whatever a stranger pretends";
   EXPECT_EQ(grace(0us), 1s) << "not measured";
 }
 
-TEST(HalfOpen, SourcesAreAddressesAndNetworks) {
+TEST(HalfOpen, SourcesAreIpv4AddressesAndIpv6Networks) {
   const auto of = [](const char* text) { return source_of(*parse_address(text)); };
   EXPECT_EQ(of("10.0.0.7:99"), of("10.0.0.7:100"));
   EXPECT_NE(of("10.0.0.7:99"), of("10.0.0.8:99"));
@@ -84,7 +84,7 @@ TEST(HalfOpen, SourcesAreAddressesAndNetworks) {
   EXPECT_NE(of("[fd00:0:0:1::1]:1"), of("[fd00:0:0:2::1]:1"));
 }
 
-TEST(HalfOpen, WhoIsARoundTripAwayGetsInFromTheAddressOfAFlood) {
+TEST(HalfOpen, DistantClientConnectsDuringAFloodFromItsAddress) {
   double all = 0;
   for (unsigned seed = 0; seed < 20; ++seed) {
     const int n = attempts(
@@ -95,7 +95,7 @@ TEST(HalfOpen, WhoIsARoundTripAwayGetsInFromTheAddressOfAFlood) {
   EXPECT_LT(all / 20, 32) << "16 places and 160 ms: one in eight gets one";
 }
 
-TEST(HalfOpen, WhoIsARoundTripAwayGetsInAmongManyAddresses) {
+TEST(HalfOpen, DistantClientConnectsDuringAFloodFromManyAddresses) {
   double all = 0;
   for (unsigned seed = 0; seed < 4; ++seed)
     all += attempts(
@@ -104,14 +104,14 @@ TEST(HalfOpen, WhoIsARoundTripAwayGetsInAmongManyAddresses) {
 }
 
 /// If few sources hold all places, they must share them at once.
-TEST(HalfOpen, FewSourcesKeepNobodyOut) {
+TEST(HalfOpen, DistantClientConnectsAtOnceDuringAFloodFromFewSources) {
   for (unsigned seed = 0; seed < 20; ++seed)
     EXPECT_EQ(attempts(
                   80ms, 2000, 2s, [](auto& random) { return fmt::format("10.{}", random() % 8); }, seed),
               1);
 }
 
-TEST(HalfOpen, OldestOfThoseWhoseTimeIsOver) {
+TEST(HalfOpen, OldestExpiredConnectionOfTheSameSourceIsEvicted) {
   Places p;
   for (int i = 0; i < 16; ++i) ASSERT_TRUE(p.come("a", 40ms, i));
   EXPECT_FALSE(p.come("a", 1ms, 99)) << "no time is over";
@@ -123,7 +123,7 @@ TEST(HalfOpen, OldestOfThoseWhoseTimeIsOver) {
   EXPECT_TRUE(p.holds(50)) << "a source pays for itself";
 }
 
-TEST(HalfOpen, TheYoungestOfTheLargestSourceMakesRoom) {
+TEST(HalfOpen, YoungestConnectionOfTheLargestSourceIsEvicted) {
   Places p;
   for (int i = 0; i < 128; ++i) ASSERT_TRUE(p.come(fmt::format("{}", i / 16), 1s, i));
   ASSERT_TRUE(p.come("new", 1s, 200));
@@ -137,7 +137,7 @@ TEST(HalfOpen, TheYoungestOfTheLargestSourceMakesRoom) {
 
 /// Strangers cannot keep out a host that has connected before, from however many addresses; strangers do not
 /// get that priority.
-TEST(HalfOpen, KnownSourcesGoBeforeStrangers) {
+TEST(HalfOpen, KnownSourcesTakePrecedenceOverUnknownOnes) {
   Places p;
   for (int i = 0; i < 128; ++i) ASSERT_TRUE(p.come(fmt::format("{}", i), 1s, i));
   EXPECT_FALSE(p.come("new", 1s, 200));

@@ -87,7 +87,7 @@ TEST(HandshakeTest, KeysDependOnTheWholeTranscript) {
   EXPECT_NE(first, keys(who(1), Purpose::control, 5));
 }
 
-TEST(HandshakeTest, WithoutASecretOnBothSides) {
+TEST(HandshakeTest, SucceedsWithoutASecretOnBothSides) {
   Identity a = who(0), b = who(1);
   a.secret = b.secret = {};
   auto server = Handshake::server(a), client = Handshake::client(b, Purpose::join, 0);
@@ -232,7 +232,7 @@ TEST(HandshakeTest, EveryFlippedBitIsDamage) {
   }
 }
 
-TEST(HandshakeTest, AnotherMajorVersionIsAVerdict) {
+TEST(HandshakeTest, OtherMajorVersionIsRefusedAsBadVersion) {
   auto server = Handshake::server(who(2));
   (void)server.step({});
   Bytes newer = framed(257, Bytes(40, 1));
@@ -246,7 +246,7 @@ TEST(HandshakeTest, AnotherMajorVersionIsAVerdict) {
   EXPECT_THAT(s.why.message(), testing::AllOf(HasSubstr("9.0"), HasSubstr("1.0")));
 }
 
-TEST(HandshakeTest, VersionZeroIsNone) {
+TEST(HandshakeTest, VersionZeroIsRefused) {
   auto server = Handshake::server(who(2)), client = Handshake::client(who(1), Purpose::data, 2);
   const auto step = [](Handshake& h, const Bytes& in) {
     (void)h.step(View(in).first(kHeaderBytes));
@@ -268,7 +268,7 @@ TEST(HandshakeTest, VersionZeroIsNone) {
   EXPECT_EQ(s.code, RefuseCode::bad_version) << s.why.message();
 }
 
-TEST(HandshakeTest, StrangersAreNamedByTheirFirstBytes) {
+TEST(HandshakeTest, OtherProtocolsAreNamedByTheirFirstBytes) {
   const std::pair<std::string, const char*> strangers[] = {
       {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP"},
       {std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11), "TLS"},
@@ -288,7 +288,7 @@ TEST(HandshakeTest, StrangersAreNamedByTheirFirstBytes) {
   }
 }
 
-TEST(HandshakeTest, LengthsAreBoundedBeforeAnythingIsKept) {
+TEST(HandshakeTest, InvalidLengthsAreRefusedBeforeBuffering) {
   for (const std::uint32_t length : {0u, 489u, 512u, 65'536u, 0x7fffffffu, 0x80000000u, 0xffffffffu}) {
     auto server = Handshake::server(who(2));
     (void)server.step({});

@@ -66,7 +66,7 @@ class HostsJoin : public testing::Test {
 
 /// Ranks that arrive a moment after the failure, on a host that has gathered its ranks or on another host,
 /// get the same error.
-TEST_F(HostsJoin, LatecomersOfAFailedJobHearWhy) {
+TEST_F(HostsJoin, LateRanksOfAFailedJobGetTheSameError) {
   const auto begin = std::chrono::steady_clock::now();
   InitOptions odd = rank(1, 5, "a", 1, 3);
   odd.numerics = Numerics::canonical;
@@ -81,7 +81,7 @@ TEST_F(HostsJoin, LatecomersOfAFailedJobHearWhy) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, test::kHang);
 }
 
-TEST_F(HostsJoin, AnotherWorldSizeOnAHostIsToldToAll) {
+TEST_F(HostsJoin, DifferentWorldSizeOnAHostIsReportedToAll) {
   start(rank(0, 3, "a", 0, 1)), start(rank(1, 3, "b", 0, 2)), start(rank(2, 4, "b", 1, 2));
   join_all();
   for (const Status& s : outcomes_) {

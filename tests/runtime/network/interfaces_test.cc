@@ -25,7 +25,7 @@ std::string chosen(AddressQuestion q, const std::vector<Interface>& all = kNode)
   return r.ok() ? *r : r.status().message();
 }
 
-TEST(NameFilter, Grammar) {
+TEST(NameFilter, MatchesPrefixesExactNamesAndExclusions) {
   struct Case {
     const char *list, *takes, *leaves;
   };
@@ -44,7 +44,7 @@ TEST(NameFilter, Grammar) {
   EXPECT_TRUE(NameFilter("a").chooses());
 }
 
-TEST(ChooseAddress, OrderOfInterfaces) {
+TEST(ChooseAddress, PrefersInfinibandThenEthernetThenOthers) {
   EXPECT_EQ(chosen({}), "10.1.0.7") << "ib first";
   EXPECT_EQ(chosen({.filter = "^ib"}), "10.0.0.7");
   EXPECT_EQ(chosen({.filter = "^ib,eth"}), "172.17.0.1");
@@ -59,7 +59,7 @@ TEST(ChooseAddress, TheRouteToTheMasterWinsUnlessAListChooses) {
   EXPECT_EQ(chosen({.filter = "ib", .route = "192.168.1.7"}), "10.1.0.7") << "a list means what it says";
 }
 
-TEST(ChooseAddress, LoopbackOnlyOnOneHost) {
+TEST(ChooseAddress, LoopbackIsUsedOnlyOnOneHostOrIfNamed) {
   EXPECT_EQ(chosen({.one_host = true}), "127.0.0.1");
   EXPECT_EQ(chosen({.filter = "eth", .one_host = true}), "10.0.0.7");
   EXPECT_EQ(chosen({.route = "127.0.0.1"}), "10.1.0.7")
@@ -71,7 +71,7 @@ TEST(ChooseAddress, LoopbackOnlyOnOneHost) {
   EXPECT_THAT(chosen({}, {{"eth0", {"127.0.1.1"}, true, false}}), HasSubstr("eth0 has no"));
 }
 
-TEST(ChooseAddress, Families) {
+TEST(ChooseAddress, OnlyTheRequestedAddressFamilyIsUsed) {
   EXPECT_EQ(chosen({.ipv6_only = true}), "fd00::7");
   EXPECT_EQ(chosen({.filter = "eth0", .ipv6_only = true}), "fe80::7%eth0")
       << "link-local where there is nothing else";
@@ -82,7 +82,7 @@ TEST(ChooseAddress, Families) {
   EXPECT_THAT(chosen({.ipv4_only = true}, six), HasSubstr("eth0 has no IPv4 address"));
 }
 
-TEST(ChooseAddress, FailuresSayWhyEachWasDropped) {
+TEST(ChooseAddress, FailureSaysWhyEachInterfaceWasDropped) {
   const std::string why = chosen({.filter = "=eth9,dummy0"});
   for (const char* word : {"eth9 is down", "dummy0 has no address", "eth0 does not match =eth9,dummy0",
                            "lo does not match", "OURO_SOCKET_IFNAME"})
@@ -90,7 +90,7 @@ TEST(ChooseAddress, FailuresSayWhyEachWasDropped) {
   EXPECT_THAT(chosen({}, {}), HasSubstr("this host has none"));
 }
 
-TEST(ThisHost, ListsAndRoutes) {
+TEST(ThisHost, ListsTheLoopbackAndFindsItsRoute) {
   const auto all = list_interfaces();
   ASSERT_TRUE(all.ok());
   const auto lo = std::find_if(all->begin(), all->end(), [](const Interface& i) { return i.loopback; });
@@ -123,7 +123,7 @@ TEST(RendezvousAddress, NumbersStayAndNamesAreResolved) {
 }
 
 /// Debian maps a host's own name to 127.0.1.1, where ranks of other hosts could not reach rank 0.
-TEST(RendezvousAddress, OnesOwnNameIsNoLoopback) {
+TEST(RendezvousAddress, OwnHostNameDoesNotResolveToALoopback) {
   EXPECT_EQ(rendezvous("node7:29500", {"127.0.1.1", "10.0.0.7"}), "10.0.0.7:29500");
   EXPECT_EQ(rendezvous("localhost:29500", {"127.0.0.1"}), "127.0.0.1:29500") << "who writes it means it";
   setenv("OURO_SOCKET_IFNAME", "nosuch", 1);
@@ -136,7 +136,7 @@ TEST(RendezvousAddress, OnesOwnNameIsNoLoopback) {
               testing::AllOf(HasSubstr(*own), testing::EndsWith(":29500")));
 }
 
-TEST(NetAddress, TextAndBack) {
+TEST(NetAddress, ParsesAndPrintsAddressesAndRefusesInvalidOnes) {
   for (const char* text : {"10.0.0.7:4711", "[::1]:29500", "[fd00::7]:1", "127.0.0.1:0"}) {
     const auto a = parse_address(text);
     ASSERT_TRUE(a.ok()) << text;

@@ -36,7 +36,7 @@ TEST(Secrets, ShortOnesAreRefused) {
   EXPECT_FALSE(Secret());
 }
 
-TEST(Secrets, FilesAreTheirOwnersOnly) {
+TEST(Secrets, FilesThatOthersMayReadAreRefused) {
   const std::string path =
       (std::filesystem::temp_directory_path() / fmt::format("ouro-secret-{}", getpid())).string();
   std::ofstream(path) << std::string(64, 'a') << "\n";
@@ -74,7 +74,7 @@ TEST(Secrets, AreInNoCoreDumpAndNoForkedChild) {
 }
 
 /// RFC 4231, case 2, and RFC 5869, case 3 (no salt, no info), cut to 32 bytes.
-TEST(Keys, KnownAnswers) {
+TEST(Keys, MatchTheTestVectorsOfTheRfcs) {
   EXPECT_EQ(hex(*hmac(view("Jefe"), {view("what do ya want "), view("for nothing?")})),
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
   EXPECT_EQ(hex(*hkdf(Bytes(22, 0x0b), {})),
@@ -84,7 +84,7 @@ TEST(Keys, KnownAnswers) {
   EXPECT_FALSE(equal(view("abc"), view("ab")));
 }
 
-TEST(Sealed, RoundTripInAnyPieces) {
+TEST(Sealed, FramesSurviveArrivalInAnyPieces) {
   std::mt19937 random(3);
   const Key key{1, 2, 3};
   FrameSealer sealer(key);

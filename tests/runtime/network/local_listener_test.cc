@@ -48,7 +48,7 @@ std::string answer(const Fd& line) {
   return no ? no->text : "another frame";
 }
 
-TEST(LocalListener, HearsTheFirstFrameAndRefusesNonsense) {
+TEST(LocalListener, ReadsTheFirstFrameAndRefusesGarbage) {
   asio::io_context io;
   Door door(io);
   const Fd fetch = connect_local(name()), nonsense = connect_local(name()), mute = connect_local(name());
@@ -66,7 +66,7 @@ std::ptrdiff_t open_descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
 }
 
-TEST(LocalListener, RefusesAnotherUserAndTakesNothingOfIt) {
+TEST(LocalListener, RefusesAnotherUserAndKeepsNoDescriptor) {
   if (geteuid() != 0) GTEST_SKIP() << "not root, which alone can become another user";
   asio::io_context io;
   Door door(io);
@@ -90,7 +90,7 @@ TEST(LocalListener, RefusesAnotherUserAndTakesNothingOfIt) {
 }
 
 /// More descriptors than any frame carries: all received descriptors are closed.
-TEST(LocalSocket, TakesNoDescriptorsThatNobodyExpects) {
+TEST(LocalSocket, ClosesDescriptorsThatNoFrameExpects) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   const Fd here(ends[0]), there(ends[1]);
@@ -112,7 +112,7 @@ TEST(LocalSocket, TakesNoDescriptorsThatNobodyExpects) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST(LocalListener, TheSocketGoesOnListening) {
+TEST(LocalListener, ReleasedSocketContinuesToListen) {
   asio::io_context io;
   Door door(io);
   const Fd socket = door.listener.release();
@@ -125,7 +125,7 @@ TEST(LocalListener, TheSocketGoesOnListening) {
   EXPECT_TRUE(Fd(accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC)));
 }
 
-TEST(LocalListener, OutOfDescriptorsItRestsAndKeepsEverybody) {
+TEST(LocalListener, OutOfDescriptorsItPausesAndLosesNoConnection) {
   asio::io_context io;
   Door door(io);
   std::vector<Fd> guests;
@@ -154,7 +154,7 @@ TEST(LocalListener, OutOfDescriptorsItRestsAndKeepsEverybody) {
 }
 
 /// Descriptors arrive while there is room for only some of them.
-TEST(LocalSocket, SaysThatItIsOutOfDescriptors) {
+TEST(LocalSocket, ReportsThatItIsOutOfDescriptors) {
   for (const int room : {0, 1}) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
@@ -180,7 +180,7 @@ TEST(LocalSocket, SaysThatItIsOutOfDescriptors) {
   }
 }
 
-TEST(LocalListener, ACrowdThatSaysNothingIsBounded) {
+TEST(LocalListener, SilentConnectionsAreBoundedAndOthersAreServed) {
   asio::io_context io;
   Door door(io);
   std::vector<Fd> silent;

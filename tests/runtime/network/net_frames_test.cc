@@ -28,7 +28,7 @@ std::vector<NetFrame> all() {
           Note{3, 7, 4, {5, 6}}};
 }
 
-TEST(NetFrames, RoundTripAndEveryTruncation) {
+TEST(NetFrames, FramesRoundTripAndTruncatedOnesAreRefused) {
   for (const NetFrame& f : all()) {
     const Bytes b = encode_net(f);
     const auto back = decode_net(b);
@@ -49,7 +49,7 @@ TEST(NetFrames, RoundTripAndEveryTruncation) {
   EXPECT_EQ(note.body, (Bytes{5, 6}));
 }
 
-TEST(NetFrames, GoldenBytes) {
+TEST(NetFrames, EncodingMatchesTheGoldenBytes) {
   EXPECT_EQ(fmt::format("{:02x}", fmt::join(encode_net(Source{3, 2, "a:1"}), "")),
             "0200"
             "03000000"
@@ -59,7 +59,7 @@ TEST(NetFrames, GoldenBytes) {
   EXPECT_EQ(fmt::format("{:02x}", fmt::join(encode_net(Bye{}), "")), "0800");
 }
 
-TEST(NetFrames, OutOfRangeIsRefused) {
+TEST(NetFrames, ValuesOutOfRangeAreRefused) {
   const auto refused = [](NetFrame f) { return !decode_net(encode_net(f)).ok(); };
   EXPECT_TRUE(refused(MemberOffer{0, member(1)}));
   EXPECT_TRUE(refused(MemberOffer{kMaxWorld + 1, member(1)}));
@@ -77,7 +77,7 @@ TEST(NetFrames, OutOfRangeIsRefused) {
   EXPECT_FALSE(decode_net(huge.bytes).ok());
 }
 
-TEST(NetFrames, SeatsAreCheckedBeforeTheyTravel) {
+TEST(NetFrames, MemberRecordsAreCheckedBeforeSending) {
   EXPECT_TRUE(check(member(1), 2).ok());
   EXPECT_FALSE(check(member(2), 2).ok());
   EXPECT_FALSE(check(member(-1), 2).ok());
@@ -86,7 +86,7 @@ TEST(NetFrames, SeatsAreCheckedBeforeTheyTravel) {
   EXPECT_THAT(check(s, 2).message(), testing::HasSubstr("blob of 2049 bytes; at most 2048"));
 }
 
-TEST(Table, ComesTogetherFromPieces) {
+TEST(Table, IsAssembledFromPiecesInOrder) {
   std::vector<MemberRecord> table;
   for (int r = 0; r < 3000; ++r) table.push_back(member(r));
   const auto pieces = encode_table(table);
@@ -105,7 +105,7 @@ TEST(Table, ComesTogetherFromPieces) {
   EXPECT_EQ(*back, table);
 }
 
-TEST(Table, ARankTwiceIsRefused) {
+TEST(Table, DuplicateOrMissingRankIsRefused) {
   for (const auto& members :
        {std::vector<MemberRecord>{member(0), member(0)}, std::vector<MemberRecord>{member(0), member(2)}}) {
     TableReader reader(2);

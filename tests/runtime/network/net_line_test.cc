@@ -73,7 +73,7 @@ Result<Line> dialled(asio::io_context& io, const std::string& endpoint, Identity
   return result ? std::move(*result) : Result<Line>(invalid("no answer"));
 }
 
-TEST(NetLine, TwoRanksGetALineWithNothingReadBehindTheHandshake) {
+TEST(NetLine, RanksConnectAndDataAfterTheHandshakeStaysUnread) {
   asio::io_context io;
   Port port(io);
   auto line = dialled(io, port.listener->endpoint());
@@ -108,7 +108,7 @@ TEST(NetLine, TwoRanksGetALineWithNothingReadBehindTheHandshake) {
   EXPECT_STREQ(bytes, "beyond");
 }
 
-TEST(NetLine, IPv6) {
+TEST(NetLine, RanksConnectOverIpv6) {
   asio::io_context io;
   auto listener = LineListener::open(io, who(2), {.bind = "[::1]:0"}, [](Line) {});
   if (!listener.ok()) GTEST_SKIP() << "this system has no IPv6: " << listener.status().message();
@@ -130,7 +130,7 @@ TEST(NetLine, BadAddressesAreRefused) {
   EXPECT_EQ(dialled(io, "nowhere:1").status().reason(), Reason::invalid);
 }
 
-TEST(NetLine, RefusedIsDeathAndSilenceIsNot) {
+TEST(NetLine, RefusedConnectionMeansDeathAndSilenceDoesNot) {
   asio::io_context io;
   std::string endpoint;
   {
@@ -148,7 +148,7 @@ TEST(NetLine, RefusedIsDeathAndSilenceIsNot) {
   EXPECT_LT(Clock::now() - start, test::kHang);
 }
 
-TEST(NetLine, RefusalsAreToldToTheDialler) {
+TEST(NetLine, RefusalsReachTheDialler) {
   asio::io_context io;
   Port port(io);
   const auto refused = [&](Identity self, int to, const char* word) {
@@ -171,7 +171,7 @@ TEST(NetLine, RefusalsAreToldToTheDialler) {
   refused(survivor, 2, "generation 0");
 }
 
-TEST(NetLine, WhoAnswersIsTold) {
+TEST(NetLine, ForeignListenersAreDistinguishedFromWrongSecrets) {
   asio::io_context io;
   Port port(io);
   Identity other = who(1);
@@ -191,7 +191,7 @@ TEST(NetLine, WhoAnswersIsTold) {
   EXPECT_EQ(line->status().failure()->detector, wire::kForeign);
 }
 
-TEST(NetLine, AnAttemptEndsWithItsContext) {
+TEST(NetLine, DialAttemptEndsWithItsIoContext) {
   const auto token = std::make_shared<int>(0);
   Listening mute;
   {
@@ -217,7 +217,7 @@ TEST(NetLine, GarbageIsRefusedAtOnceAndLoggedOnce) {
   EXPECT_EQ(port.listener->counts().half_open, 0u);
 }
 
-TEST(NetLine, SilentAndSlowOnesGoInTime) {
+TEST(NetLine, SilentAndSlowConnectionsAreClosedInTime) {
   asio::io_context io;
   LineListener::Options options;
   options.bind = "127.0.0.1";
@@ -232,7 +232,7 @@ TEST(NetLine, SilentAndSlowOnesGoInTime) {
   EXPECT_EQ(port.listener->counts().half_open, 0u);
 }
 
-TEST(NetLine, ACrowdOfSilentOnesIsBoundedAndKeepsNobodyOut) {
+TEST(NetLine, SilentConnectionsAreBoundedAndBlockNoRank) {
   asio::io_context io;
   Port port(io);
   std::vector<Fd> crowd;
@@ -250,7 +250,7 @@ TEST(NetLine, ACrowdOfSilentOnesIsBoundedAndKeepsNobodyOut) {
   EXPECT_GE(port.lines.size(), 8u);
 }
 
-TEST(NetLine, OutOfDescriptorsItShedsAndRests) {
+TEST(NetLine, OutOfDescriptorsItShedsConnectionsAndPauses) {
   asio::io_context io;
   Port port(io);
   const Fd first = stranger(port.listener->endpoint(), "x");
@@ -280,7 +280,7 @@ TEST(NetLine, OutOfDescriptorsItShedsAndRests) {
   EXPECT_TRUE(dialled(io, port.listener->endpoint()).ok()) << "and serves on";
 }
 
-TEST(NetLine, ADestroyedListenerHangsUp) {
+TEST(NetLine, DestroyedListenerClosesItsConnections) {
   asio::io_context io;
   std::optional<Port> port(std::in_place, io);
   const Fd waiting = stranger(port->listener->endpoint());
@@ -289,7 +289,7 @@ TEST(NetLine, ADestroyedListenerHangsUp) {
   EXPECT_TRUE(run_until(io, [&] { return hung_up(waiting); }));
 }
 
-TEST(JobSecret, IsAskedForUnlessInsecure) {
+TEST(JobSecret, IsRequiredUnlessInsecure) {
   const auto with = [](const char* secret, const char* insecure) {
     secret ? setenv("OURO_SECRET", secret, 1) : unsetenv("OURO_SECRET");
     insecure ? setenv("OURO_INSECURE", insecure, 1) : unsetenv("OURO_INSECURE");

@@ -24,7 +24,7 @@ int cut_lines_to(const std::string& endpoint) {
   return cut;
 }
 
-TEST(Rendezvous, WhoNeverJoinsIsNamedEverywhere) {
+TEST(Rendezvous, MissingRanksAreNamedOnEveryRank) {
   Job job(5, [](RendezvousOptions& o) { o.deadline = 2s, o.late_after = 100ms; });
   job.serve();
   job.join(1), job.join(4);
@@ -38,7 +38,7 @@ TEST(Rendezvous, WhoNeverJoinsIsNamedEverywhere) {
   }
 }
 
-TEST(Rendezvous, NobodyAnswers) {
+TEST(Rendezvous, NoAnswerFailsAtTheDeadlineWithTheCause) {
   Job job(2, [](RendezvousOptions& o) { o.deadline = 200ms; });
   job.place = "127.0.0.1:1";
   job.join(1);
@@ -64,7 +64,7 @@ TEST(Rendezvous, ADuplicateEndsTheJobAndBothAreNamed) {
   }
 }
 
-TEST(Rendezvous, ADuplicateThatALeaderBringsEndsTheJob) {
+TEST(Rendezvous, DuplicateBehindALeaderEndsTheJob) {
   Job job(3);
   job.serve();
   Node& leader = job.join(1);
@@ -77,7 +77,7 @@ TEST(Rendezvous, ADuplicateThatALeaderBringsEndsTheJob) {
                 AllOf(HasSubstr("duplicate-rank"), HasSubstr("pid 777"), HasSubstr("pid 1000")));
 }
 
-TEST(Rendezvous, ARefusedRankOfAHostNeedNotEndTheHost) {
+TEST(Rendezvous, RefusedRankDoesNotEndItsHost) {
   Job job(3);
   job.serve();
   Node& leader = job.join(1);
@@ -93,7 +93,7 @@ TEST(Rendezvous, ARefusedRankOfAHostNeedNotEndTheHost) {
 }
 
 /// What the leader of a host has found out reaches rank 0 even if its line breaks at that moment.
-TEST(Rendezvous, WhatALeaderObjectsEndsTheJob) {
+TEST(Rendezvous, ObjectionOfALeaderEndsTheJob) {
   for (const bool breaks : {false, true}) {
     Job job(3);
     job.serve();
@@ -110,7 +110,7 @@ TEST(Rendezvous, WhatALeaderObjectsEndsTheJob) {
   }
 }
 
-TEST(TimedRendezvous, WhatALeaderObjectsTooLateEndsNothing) {
+TEST(TimedRendezvous, LateObjectionOfALeaderEndsNothing) {
   Job job(2);
   job.serve();
   Node& leader = job.join(1);
@@ -122,7 +122,7 @@ TEST(TimedRendezvous, WhatALeaderObjectsTooLateEndsNothing) {
   for (const Node* n : {job.root, &leader}) expect_whole(n->table, 2);
 }
 
-TEST(TimedRendezvous, DisagreementIsToldToAllWithBothSides) {
+TEST(TimedRendezvous, DisagreementIsReportedToAllWithBothSides) {
   const auto outcome = [](const std::function<void(Node&)>& change, std::vector<const char*> words) {
     Job job(4);
     job.serve();
@@ -147,7 +147,7 @@ TEST(TimedRendezvous, DisagreementIsToldToAllWithBothSides) {
           {"settings differ", "'A=1'", "'A=2'", "node2", "node0"});
 }
 
-TEST(Rendezvous, StrangersOfOurOwnKindAreRefusedAtBothEnds) {
+TEST(Rendezvous, RanksWithAnotherJobOrSecretAreRefusedAtBothEnds) {
   Job job(3);
   job.serve();
   job.join(1);
@@ -169,7 +169,7 @@ TEST(Rendezvous, StrangersOfOurOwnKindAreRefusedAtBothEnds) {
   expect_whole(job.root->table, 3);
 }
 
-TEST(Rendezvous, LatecomersHearClosed) {
+TEST(Rendezvous, LateRankIsRefusedAsClosed) {
   Job job(2);
   job.serve();
   job.join(1);
@@ -217,7 +217,7 @@ TEST(TimedRendezvous, ADeathThatALeaderReportsIsNamedEverywhere) {
   }
 }
 
-TEST(TimedRendezvous, TheDeathOfRankZeroIsToldAsSuch) {
+TEST(TimedRendezvous, DeathOfRankZeroIsReportedAsItsDeath) {
   Job job(3);
   job.serve();
   job.join(1);
@@ -230,7 +230,7 @@ TEST(TimedRendezvous, TheDeathOfRankZeroIsToldAsSuch) {
   EXPECT_EQ(s.failure()->pid, 1000);
 }
 
-TEST(TimedRendezvous, ABrokenLineIsNoDeath) {
+TEST(TimedRendezvous, BrokenConnectionIsNoDeath) {
   Job job(4);
   job.serve();
   job.join(1), job.join(2);
@@ -247,7 +247,7 @@ TEST(TimedRendezvous, ABrokenLineIsNoDeath) {
 
 /// A leader that claims a rank outside of the job, or is refused as the rank that it claims, brings another
 /// rank of its host. Its line breaks, and that rank may come back on a new line.
-TEST(TimedRendezvous, ALeaderThatHasNotBroughtItselfMayComeBack) {
+TEST(TimedRendezvous, LeaderThatHasNotJoinedItselfMayReconnect) {
   for (const int says : {60'000, 1}) {
     Job job(4);
     job.serve();
@@ -280,7 +280,7 @@ TEST(TimedRendezvous, ALeaderThatHasNotBroughtItselfMayComeBack) {
 }
 
 /// After a few lost packets, TCP may deliver nothing new for seconds.
-TEST(TimedRendezvous, AHostThatLivesMayComeBackLate) {
+TEST(TimedRendezvous, LivingHostMayReconnectLate) {
   Job job(3);
   job.serve();
   Node& late = job.join(1);
@@ -293,7 +293,7 @@ TEST(TimedRendezvous, AHostThatLivesMayComeBackLate) {
   for (const auto& n : job.nodes) expect_whole(n->table, 3);
 }
 
-TEST(TimedRendezvous, AHostThatGivesNoAnswerIsGivenUp) {
+TEST(TimedRendezvous, UnresponsiveHostEndsTheJob) {
   Job job(4);  // one host never joins
   job.serve();
   Node& victim = job.node(1);
@@ -313,7 +313,7 @@ TEST(TimedRendezvous, AHostThatGivesNoAnswerIsGivenUp) {
   }
 }
 
-TEST(Rendezvous, AParentThatDoesNotServeIsGoneAround) {
+TEST(Rendezvous, ParentThatDoesNotServeIsBypassed) {
   Job job(16);
   job.serve();
   for (int r = 1; r < 16; ++r) job.join(r).serves = r % 3 == 0;
@@ -344,7 +344,7 @@ TEST(TimedRendezvous, TwoThousandHostsJoinAtOnce) {
   setrlimit(RLIMIT_NOFILE, &before);
 }
 
-TEST(TimedRendezvous, AFloodOfGarbageDelaysNobodyMuch) {
+TEST(TimedRendezvous, FloodOfGarbageDelaysTheJoinOnlyBriefly) {
   Job job(16);
   job.serve();
   const auto to = *parse_address(job.server->endpoint());
@@ -378,7 +378,7 @@ TEST(TimedRendezvous, AFloodOfGarbageDelaysNobodyMuch) {
   RecordProperty("milliseconds", static_cast<int>(took / 1ms));
 }
 
-TEST(TimedRendezvous, AThousandSilentClientsKeepNobodyOut) {
+TEST(TimedRendezvous, ThousandSilentClientsBlockNoRank) {
   Job job(16);
   job.serve();
   const auto to = *parse_address(job.server->endpoint());

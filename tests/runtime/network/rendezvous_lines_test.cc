@@ -23,7 +23,7 @@ struct Rendezvous {
   std::filesystem::path path;
 };
 
-TEST(Rendezvous, RankZeroMayDieRightAfterItsWelcome) {
+TEST(Rendezvous, DeathOfRankZeroAfterItsWelcomeIsReported) {
   Job job(4);
   int welcomed = 0;
   auto dying = LineListener::open(job.io, who(0), {.bind = "127.0.0.1"}, [&](Line line) {
@@ -42,7 +42,7 @@ TEST(Rendezvous, RankZeroMayDieRightAfterItsWelcome) {
   EXPECT_EQ(leader.table->status().failure()->rank, 0);
 }
 
-TEST(TimedRendezvous, WhoCannotBeToldDoesNotKeepTheReasonFromOthers) {
+TEST(TimedRendezvous, UnreachableRanksDoNotHideTheReasonFromOthers) {
   Job job(9);
   job.serve();
   std::vector<Line> lost;
@@ -62,7 +62,7 @@ TEST(TimedRendezvous, WhoCannotBeToldDoesNotKeepTheReasonFromOthers) {
     EXPECT_EQ(n->table->status().reason(), Reason::peer_dead) << n->identity.rank;
 }
 
-TEST(Rendezvous, DamageIsNoVerdict) {
+TEST(Rendezvous, DamagedConnectionIsRetriedAndTheJobForms) {
   Job job(2);
   job.serve();
   // HELLO: magic, major version, payload; PROVE: minor version, payload; WELCOME; a sealed frame.
@@ -82,7 +82,7 @@ TEST(Rendezvous, DamageIsNoVerdict) {
       << "each was damaged where it was meant to be";
 }
 
-TEST(Rendezvous, AFileOfAnEarlierJobIsReadAgain) {
+TEST(Rendezvous, FileOfAnEarlierJobIsReadAgainUntilReplaced) {
   Rendezvous rendezvous;
   Job job(2, [&](RendezvousOptions& o) { o.place = "file:" + rendezvous.path.string(); });
   Identity other = who(0);
@@ -100,7 +100,7 @@ TEST(Rendezvous, AFileOfAnEarlierJobIsReadAgain) {
   EXPECT_EQ(strangers, 0);
 }
 
-TEST(Rendezvous, AWrongSecretIsFinalByAFileToo) {
+TEST(Rendezvous, WrongSecretIsFinalWithAFileToo) {
   Rendezvous rendezvous;
   Job job(2, [&](RendezvousOptions& o) { o.place = "file:" + rendezvous.path.string(); });
   job.serve();
@@ -112,7 +112,7 @@ TEST(Rendezvous, AWrongSecretIsFinalByAFileToo) {
   EXPECT_THAT(n.table->status().message(), HasSubstr("bad-mac"));
 }
 
-TEST(TimedRendezvous, WhoReachesNobodySaysSoAgainAndAgain) {
+TEST(TimedRendezvous, RankWithoutAConnectionWarnsRepeatedly) {
   Job job(2, [](RendezvousOptions& o) { o.late_after = 50ms; });
   job.place = "127.0.0.1:1";
   job.join(1);
@@ -124,7 +124,7 @@ TEST(TimedRendezvous, WhoReachesNobodySaysSoAgainAndAgain) {
   }
 }
 
-TEST(TimedRendezvous, WhoIsMissingIsSaidAgainAndAgain) {
+TEST(TimedRendezvous, NumberOfJoinedRanksIsReportedRepeatedly) {
   Job job(3, [](RendezvousOptions& o) { o.late_after = 50ms; });
   job.serve();
   for (int joined = 1; joined < 3; ++joined) {
@@ -136,7 +136,7 @@ TEST(TimedRendezvous, WhoIsMissingIsSaidAgainAndAgain) {
 }
 
 /// In containers a new process often gets the pid of the old one.
-TEST(TimedRendezvous, ANewProcessWithAnOldPidHasNotComeBack) {
+TEST(TimedRendezvous, NewProcessWithAnOldPidIsADuplicate) {
   Job job(3);
   job.serve();
   Node& first = job.node(1);
@@ -151,7 +151,7 @@ TEST(TimedRendezvous, ANewProcessWithAnOldPidHasNotComeBack) {
     EXPECT_THAT(n->table->status().message(), HasSubstr("duplicate-rank"));
 }
 
-TEST(Rendezvous, ARankThatALeaderBringsMayKnowAnotherWorld) {
+TEST(Rendezvous, DifferentWorldSizeBehindALeaderEndsTheJob) {
   for (const bool by_root : {false, true}) {
     Job job(4);
     job.serve();

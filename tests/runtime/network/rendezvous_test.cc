@@ -8,7 +8,7 @@
 namespace ouro::rt {
 namespace {
 
-TEST(Rendezvous, OneRankNeedsNobody) {
+TEST(Rendezvous, OneRankCompletesAlone) {
   Job job(1);
   job.serve();
   ASSERT_TRUE(job.all_told());
@@ -33,7 +33,7 @@ TEST(Rendezvous, SixtyFourHostsGetTheTableAlongATree) {
   }));
 }
 
-TEST(Rendezvous, RanksOfAHostComeOneByOne) {
+TEST(Rendezvous, RanksOfAHostMayJoinOneByOne) {
   Job job(6);
   job.serve();
   Node& leader = job.join(1);
@@ -53,7 +53,7 @@ TEST(Rendezvous, RanksOfAHostComeOneByOne) {
   expect_whole(job.root->table, 6);
 }
 
-TEST(Rendezvous, ClientsMayComeFirst) {
+TEST(Rendezvous, ClientsMayStartBeforeTheServer) {
   Job job(3);
   {
     asio::io_context other;
@@ -67,7 +67,7 @@ TEST(Rendezvous, ClientsMayComeFirst) {
   for (const auto& n : job.nodes) expect_whole(n->table, 3);
 }
 
-TEST(Rendezvous, ByAFile) {
+TEST(Rendezvous, FilePassesTheAddressAndIsRemoved) {
   const std::string path =
       (std::filesystem::temp_directory_path() / fmt::format("ouro-meet-{}", getpid())).string();
   std::filesystem::remove(path);

@@ -122,7 +122,7 @@ TEST_P(TwoFabrics, CarryManyChunksBothWays) {
 /// However many messages are in flight when the first is received, each is written to its posted receive,
 /// since the fabric waits for the next receive at the end of each message. The exception is one pass that
 /// rank 0's own thread may have begun before it saw that the fabric is driven.
-TEST_P(TwoFabrics, MessagesInARowAllLandWhereTheyAreWanted) {
+TEST_P(TwoFabrics, MessagesInARowAreWrittenToTheirPostedReceives) {
   constexpr int kMessages = 60;
   connect(1 << 20);
   End &from = ends_[1], &to = ends_[0];
@@ -169,7 +169,7 @@ TEST_P(TwoFabrics, MessagesInARowAllLandWhereTheyAreWanted) {
 /// Chunks that had arrived when the connection broke are retransmitted on the next one. Once the other side
 /// acknowledges them, their owner frees their memory, and the unsent rest of them is not read from that
 /// memory any more.
-TEST_P(TwoFabrics, WhatWasGivenBackIsNotReadAgain) {
+TEST_P(TwoFabrics, AcknowledgedChunksAreNotReadAgain) {
   connect(16384);
   End &from = ends_[0], &to = ends_[1];
   constexpr std::size_t kBytes = std::size_t{kSlots} * kSlot;
@@ -256,7 +256,7 @@ class AgainstAHostilePeer : public testing::Test {
 };
 
 /// The first chunk completes the message; a second chunk claims that the message is longer.
-TEST_F(AgainstAHostilePeer, NothingComesToMemoryThatIsItsOwnersAgain) {
+TEST_F(AgainstAHostilePeer, MemoryOfACompletedReceiveIsNotWritten) {
   rt::Message m({.peer = 1, .tag = 5, .bytes = memory_.size()}, memory_.data());
   ASSERT_TRUE(engine_.post(m).ok());
   const std::vector<std::byte> chunk(kChunk, kTheirs);
@@ -275,7 +275,7 @@ TEST_F(AgainstAHostilePeer, NothingComesToMemoryThatIsItsOwnersAgain) {
 }
 
 /// Chunks that have been partly written to the socket are given back, and so are those after them.
-TEST_F(AgainstAHostilePeer, NothingIsReadFromMemoryThatIsItsOwnersAgain) {
+TEST_F(AgainstAHostilePeer, MemoryOfACompletedSendIsNotRead) {
   rt::Message m({.sends = true, .peer = 1, .tag = 6, .bytes = memory_.size()}, memory_.data());
   ASSERT_TRUE(engine_.post(m).ok());
   ASSERT_TRUE(engine_.progress().ok());

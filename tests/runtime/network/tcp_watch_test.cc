@@ -23,7 +23,7 @@ const Clock::time_point kStart = Clock::time_point{} + 100s;
 
 // ---- differences of samples ----
 
-TEST(TcpChanges, OfOneConnectionAndAcrossAWrap) {
+TEST(TcpChanges, CountersAreSubtractedAcrossAWrap) {
   TcpChanges changes;
   TcpSample a{.connection = 1, .segments_in = 0xfffffffe, .bytes_acked = 10, .queued = 7};
   EXPECT_TRUE(changes.take({a}).empty()) << "the first sample says nothing of the time before";
@@ -38,7 +38,7 @@ TEST(TcpChanges, OfOneConnectionAndAcrossAWrap) {
   EXPECT_TRUE(one[0].counted);
 }
 
-TEST(TcpChanges, AConnectionThatFollowsStartsAnew) {
+TEST(TcpChanges, NewConnectionYieldsNoChangeAtFirst) {
   TcpChanges changes;
   (void)changes.take({{.connection = 1, .segments_in = 100}, {.connection = 2, .segments_in = 5}});
   const auto left = changes.take({{.connection = 2, .segments_in = 6}, {.connection = 3, .segments_in = 50}});
@@ -69,7 +69,7 @@ TcpChange unanswered(int beat, std::uint32_t segments_in = 0) {
   return {.segments_in = segments_in, .unanswered_before = beat > 1, .unanswered = beat > 0};
 }
 
-TEST(SilenceWatch, ItsOwnPacketsAreLost) {
+TEST(SilenceWatch, RetransmissionsOfThePeerMeanOutboundLoss) {
   // The other end receives no acknowledgement and retransmits after 0.2 s, 0.6 s and 1.4 s.
   const auto change = [](int i) { return unanswered(i, i == 0 || i == 2 || i == 5); };
   EXPECT_EQ(after_silence(4, change), Way::outbound_lost);
@@ -77,34 +77,34 @@ TEST(SilenceWatch, ItsOwnPacketsAreLost) {
   EXPECT_EQ(after_silence(20, change), Way::outbound_lost);
 }
 
-TEST(SilenceWatch, NothingComes) {
+TEST(SilenceWatch, LongSilenceMeansThatNothingArrives) {
   const auto change = [](int i) { return unanswered(i); };
   EXPECT_EQ(after_silence(4, change), Way::unknown) << "the other end may be about to send again";
   EXPECT_EQ(after_silence(8, change), Way::nothing_arrives);
 }
 
-TEST(SilenceWatch, ARetransmissionThatComesLateRefutesIt) {
+TEST(SilenceWatch, LateRetransmissionRefutesThatNothingArrives) {
   for (const int late : {3, 5, 11})
     EXPECT_NE(after_silence(20, [=](int i) { return unanswered(i, i == late); }), Way::nothing_arrives);
 }
 
-TEST(SilenceWatch, AProcessThatStandsStill) {
+TEST(SilenceWatch, AcknowledgementsMeanThatThePathPasses) {
   EXPECT_EQ(after_silence(5, [](int) { return TcpChange{.segments_in = 1, .acked = 30}; }), Way::passes);
 }
 
-TEST(SilenceWatch, WhatWasAcknowledgedLongAgoProvesNothing) {
+TEST(SilenceWatch, OldAcknowledgementsProveNothing) {
   EXPECT_EQ(
       after_silence(
           12, [](int i) { return i < 4 ? TcpChange{.segments_in = 1, .acked = 30} : unanswered(i - 4); }),
       Way::unknown);
 }
 
-TEST(SilenceWatch, WithoutARetransmissionNothingIsCertain) {
+TEST(SilenceWatch, WithoutUnansweredDataThePathIsUnknown) {
   EXPECT_EQ(after_silence(20, [](int) { return TcpChange{}; }), Way::unknown);
   EXPECT_EQ(after_silence(20, [](int) { return TcpChange{.segments_in = 1}; }), Way::unknown);
 }
 
-TEST(SilenceWatch, WhatWasOnItsWayDoesNotCount) {
+TEST(SilenceWatch, SegmentsInFlightAtTheStartDoNotCount) {
   // An acknowledgement and a segment arrive shortly after the last sign of life, then nothing.
   const auto late = [](int i) {
     return i == 0 ? TcpChange{.segments_in = 1, .acked = 30} : unanswered(i - 1);
@@ -146,7 +146,7 @@ TEST(SilenceWatch, EvidenceOutlivesTheConnection) {
   }
 }
 
-TEST(SilenceWatch, WhereNoConnectionIsNothingIsSeen) {
+TEST(SilenceWatch, TimeWithoutAConnectionIsNoEvidence) {
   SilenceWatch watch;
   auto now = kStart;
   const TcpChange lost{.counted = true, .unanswered_before = true, .unanswered = true};
@@ -155,7 +155,7 @@ TEST(SilenceWatch, WhereNoConnectionIsNothingIsSeen) {
   EXPECT_EQ(watch.way(), Way::unknown) << "not observed for long enough";
 }
 
-TEST(SilenceWatch, AKernelThatDoesNotCountProvesNothing) {
+TEST(SilenceWatch, KernelWithoutCountersProvesNothing) {
   SilenceWatch watch;
   auto now = kStart;
   const TcpChange lost{.unanswered_before = true, .unanswered = true};
@@ -163,7 +163,7 @@ TEST(SilenceWatch, AKernelThatDoesNotCountProvesNothing) {
   EXPECT_EQ(watch.way(), Way::unknown);
 }
 
-TEST(SilenceWatch, WordsNameTheHostTheDirectionAndTheTime) {
+TEST(SilenceWatch, TextNamesHostDirectionAndTime) {
   const auto text = [](std::uint32_t comes, std::uint64_t acked) {
     SilenceWatch watch;
     const bool lost = acked == 0;
@@ -183,7 +183,7 @@ TEST(SilenceWatch, WordsNameTheHostTheDirectionAndTheTime) {
 
 // ---- repetition ----
 
-TEST(Repeat, OnceAndWhenDoubledNotBeforeTenSecondsAndAfterMinutes) {
+TEST(Repeat, IsDueWhenDoubledAfterTenSecondsOrAfterMinutes) {
   Repeat said;
   EXPECT_TRUE(said.due(0.05, kStart));
   EXPECT_FALSE(said.due(0.05, kStart + 1s));
@@ -215,30 +215,30 @@ std::optional<LossWatch::Loss> watch_loss(int beats, std::uint32_t sent, std::ui
   return {};
 }
 
-TEST(LossWatch, FivePercentIsNamedWithinSeconds) {
+TEST(LossWatch, FivePercentLossIsReportedWithinSeconds) {
   const auto loss = watch_loss(40, 20, 20);
   ASSERT_TRUE(loss);
   EXPECT_NEAR(loss->rate(), 0.05, 0.01);
   EXPECT_LE(loss->seconds, 10);
 }
 
-TEST(LossWatch, OnAnIdleLineWithinMinutes) {
+TEST(LossWatch, LossOnAnIdleLineIsReportedWithinMinutes) {
   EXPECT_FALSE(watch_loss(80, 1, 20));
   const auto loss = watch_loss(4 * 180, 1, 20);
   ASSERT_TRUE(loss);
   EXPECT_NEAR(loss->rate(), 0.05, 0.01);
 }
 
-TEST(LossWatch, OnePercentAndLessAreNot) {
+TEST(LossWatch, LossOfOnePercentIsNotReported) {
   EXPECT_FALSE(watch_loss(4 * 600, 20, 100));
   EXPECT_FALSE(watch_loss(4 * 600, 1000, 1000));
   EXPECT_FALSE(watch_loss(4 * 600, 1, 0)) << "idle";
   EXPECT_FALSE(watch_loss(4 * 600, 5000, 0));
 }
 
-TEST(LossWatch, WhatWasSentAgainNeedlesslyDoesNotCount) { EXPECT_FALSE(watch_loss(4 * 600, 20, 10, true)); }
+TEST(LossWatch, NeedlessRetransmissionsDoNotCount) { EXPECT_FALSE(watch_loss(4 * 600, 20, 10, true)); }
 
-TEST(LossWatch, OneInterruptionIsNoLossyLink) {
+TEST(LossWatch, OneInterruptionIsNotReportedAsLoss) {
   LossWatch watch;
   auto now = kStart;
   // Everything that was in flight when the cable was pulled is retransmitted when it is back.
@@ -272,7 +272,7 @@ std::optional<RateWatch::Slow> watch_rate(const std::function<TcpChange(int)>& c
   return watch.slow();
 }
 
-TEST(RateWatch, QueuedBytesThatCrawl) {
+TEST(RateWatch, SlowlyDrainingQueueIsReported) {
   const auto slow = watch_rate([](int) {
     return TcpChange{.data = true, .acked = 30'000, .queued_before = 60'000, .queued = 50'000};
   });
@@ -283,7 +283,7 @@ TEST(RateWatch, QueuedBytesThatCrawl) {
 }
 
 /// Operations that wait for each other: the queue is short where one ends.
-TEST(RateWatch, QueuedBytesThatCrawlInBursts) {
+TEST(RateWatch, QueueThatDrainsInSlowBurstsIsReported) {
   EXPECT_TRUE(watch_rate([](int i) {
     const std::uint64_t left[] = {80'000, 50'000, 20'000};
     return TcpChange{
@@ -291,7 +291,7 @@ TEST(RateWatch, QueuedBytesThatCrawlInBursts) {
   }));
 }
 
-TEST(RateWatch, WhatIsFastOrIdleOrBrieflyQueuedIsNot) {
+TEST(RateWatch, FastIdleAndBrieflyQueuedLinesAreNotReported) {
   EXPECT_FALSE(watch_rate([](int) { return TcpChange{.data = true}; })) << "idle";
   EXPECT_FALSE(watch_rate([](int) {
     return TcpChange{.data = true, .acked = 1 << 20, .queued_before = 1 << 20, .queued = 1 << 20};
@@ -308,7 +308,7 @@ TEST(RateWatch, WhatIsFastOrIdleOrBrieflyQueuedIsNot) {
       << "a control line";
 }
 
-TEST(RateWatch, SmallSteadyFramesAreNot) {
+TEST(RateWatch, SmallSteadyFramesAreNotReported) {
   EXPECT_FALSE(watch_rate([](int) {
     return TcpChange{.data = true, .acked = 10'000, .queued_before = 240, .queued = 80};
   })) << "the credits of a receiver";
@@ -345,7 +345,7 @@ TEST(RateWatch, SmallSteadyFramesAreNot) {
 }
 
 /// Only queued bytes count: a rank that sends much over a link and gets little back has a healthy link.
-TEST(RateWatch, SmallSteadyFramesBesideALargeTransferAreNot) {
+TEST(RateWatch, SmallFramesDuringALargeTransferAreNotReported) {
   RateWatch watch;
   auto now = kStart;
   watch.take({}, now);
@@ -355,7 +355,7 @@ TEST(RateWatch, SmallSteadyFramesBesideALargeTransferAreNot) {
   EXPECT_FALSE(watch.slow());
 }
 
-TEST(RateWatch, QueuedBytesThatHaveBegunToCrawl) {
+TEST(RateWatch, LineThatBecomesSlowIsReported) {
   const auto slow = watch_rate([](int i) {
     return i < 8 ? TcpChange{.data = true, .acked = 1 << 20}
                  : TcpChange{.data = true, .acked = 30'000, .queued_before = 60'000, .queued = 50'000};
@@ -365,7 +365,7 @@ TEST(RateWatch, QueuedBytesThatHaveBegunToCrawl) {
   EXPECT_NEAR(slow->seconds, 1, 0.01);
 }
 
-TEST(RateWatch, NotBeforeASecondNorAcrossAStop) {
+TEST(RateWatch, SlowLineIsReportedAfterASecondWithoutAStop) {
   const auto crawling = [](int) {
     return TcpChange{.data = true, .acked = 30'000, .queued_before = 60'000, .queued = 50'000};
   };
@@ -406,7 +406,7 @@ std::size_t fill(const Fd& socket, std::size_t bytes) {
   return sent;
 }
 
-TEST(TcpSample, OfAConnectionOnTheLoopback) {
+TEST(TcpSample, CountsSegmentsOfALoopbackConnection) {
   const auto [a, b] = tcp_pair();
   const std::uint64_t number = transport::number_connection();
   EXPECT_NE(number, transport::number_connection());
@@ -429,7 +429,7 @@ TEST(TcpSample, OfAConnectionOnTheLoopback) {
   EXPECT_FALSE(transport::sample_tcp(-1, 0, false));
 }
 
-TEST(TcpSample, BytesThatNobodyTakesAreQueued) {
+TEST(TcpSample, UnreadBytesAreReportedAsQueued) {
   const auto [a, b] = tcp_pair();
   const std::size_t sent = fill(a, 64 << 20);
   const auto s = transport::sample_tcp(a.get(), 0, true);

@@ -119,7 +119,7 @@ bool holds(const Bytes& where, std::string_view what) {
 }
 const std::string kPattern(300, 'p');
 
-TEST(Tls, WhatIsSentIsNeverOnTheWire) {
+TEST(Tls, PlaintextIsNeverOnTheWire) {
   Path plain({}, {}), hidden(end_of(Role::client), end_of(Role::server));
   EXPECT_EQ(plain.say(kPattern), kPattern);
   EXPECT_TRUE(holds(plain.up.seen, kPattern.substr(0, 8))) << "or this test would see nothing";
@@ -141,7 +141,7 @@ TEST(Tls, ATamperedRecordEndsTheConnectionAtBothEnds) {
   EXPECT_THAT(p.a.read({&in, 1}).status().message(), HasSubstr("alert bad record mac"));
 }
 
-TEST(Tls, AReplayedOrLostRecordEndsIt) {
+TEST(Tls, ReplayedOrLostRecordEndsTheConnection) {
   Path replay(end_of(Role::client), end_of(Role::server)), loss(end_of(Role::client), end_of(Role::server));
   ASSERT_EQ(replay.say("one"), "one");
   ASSERT_EQ(loss.say("one"), "one");
@@ -201,16 +201,16 @@ TEST(Tls, ACertificateInsteadOfTheKeyIsRefused) {
   EVP_PKEY_free(key);
 }
 
-class Both : public testing::TestWithParam<bool> {
+class PlainAndTlsPipes : public testing::TestWithParam<bool> {
  protected:
   static std::optional<TlsEnd> end(Role role) {
     return GetParam() ? std::optional(end_of(role)) : std::nullopt;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Pipe, Both, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Pipe, PlainAndTlsPipes, testing::Bool(),
                          [](const auto& p) { return p.param ? "tls" : "plain"; });
 
-TEST_P(Both, AllSizesBothWays) {
+TEST_P(PlainAndTlsPipes, TransferAllSizesBothWays) {
   Sockets s;
   Pipe a = pipe_of(s.a, end(Role::client)), b = pipe_of(s.b, end(Role::server));
   std::vector<std::size_t> sizes;
@@ -224,7 +224,7 @@ TEST_P(Both, AllSizesBothWays) {
   }
 }
 
-TEST_P(Both, NarrowSocketsTakeAPartAtATime) {
+TEST_P(PlainAndTlsPipes, TransferThroughSmallSocketBuffers) {
   Sockets s(4096);
   Pipe a = pipe_of(s.a, end(Role::client)), b = pipe_of(s.b, end(Role::server));
   const Bytes what = noise(3'000'000, 7);
@@ -233,7 +233,7 @@ TEST_P(Both, NarrowSocketsTakeAPartAtATime) {
   EXPECT_TRUE(t.waited_for_room);
 }
 
-TEST_P(Both, TheEndOfTheConnectionIsSaidEachTimeAndRaisesNoSignal) {
+TEST_P(PlainAndTlsPipes, ReportTheEndOfTheConnectionWithoutASignal) {
   Sockets s;
   Pipe a = pipe_of(s.a, end(Role::client)), b = pipe_of(s.b, end(Role::server));
   ASSERT_EQ(transfer(a, b, noise(100, 1)).arrived.size(), 100u);
@@ -258,7 +258,7 @@ TEST(Tls, KeysAreRenewed) {
 
 /// Before a thread sleeps on the socket, it must read the data that the pipe has buffered; reading buffered
 /// data does not touch the socket.
-TEST(Tls, WhatIsKeptIsReadWithoutTheSocket) {
+TEST(Tls, BufferedDataIsReadWithoutTheSocket) {
   Sockets s;
   Pipe a = pipe_of(s.a, end_of(Role::client)), b = pipe_of(s.b, end_of(Role::server));
   ASSERT_EQ(transfer(a, b, noise(1, 1)).arrived.size(), 1u);
@@ -281,7 +281,7 @@ TEST(Tls, WhatIsKeptIsReadWithoutTheSocket) {
 /// The last handshake message and the data after it arrive together. A write in between must not take them
 /// from the socket; otherwise a thread that sleeps on the socket would not wake until more data arrives,
 /// if ever.
-TEST(Tls, WritingLeavesInTheSocketWhatHasCome) {
+TEST(Tls, WritingLeavesArrivedDataInTheSocket) {
   Sockets s;
   Pipe a = pipe_of(s.a, end_of(Role::client)), b = pipe_of(s.b, end_of(Role::server));
   Bytes text = noise(100, 3), room(1000);
@@ -319,7 +319,7 @@ class Jobs : public testing::Test {
   std::vector<std::pair<const char*, std::optional<std::string>>> before_;
 };
 
-TEST_F(Jobs, ReduceOverTwoHosts) {
+TEST_F(Jobs, RanksOfTwoHostsReduceExactly) {
   const std::string said = test::run_threads(4, [](Context& c) -> std::string {
     for (const std::size_t n : {1ul, 1000ul, 300'000ul}) {
       std::vector<float> in(n, static_cast<float>(c.rank() + 1)), out(n);
@@ -347,12 +347,12 @@ TEST_F(Jobs, TheLogOfEverythingHoldsNoSecret) {
   std::remove(file.c_str());
 }
 
-TEST_F(Jobs, TheSecretOfItsIdIsEnough) {
+TEST_F(Jobs, SecretOfTheJobIdIsEnough) {
   set("OURO_SECRET", nullptr);
   EXPECT_EQ(test::run_threads(2, [](Context&) { return std::string(); }), "");
 }
 
-TEST_F(Jobs, WithoutASecretThereAreNoKeys) {
+TEST_F(Jobs, TlsWithoutASecretIsRefused) {
   set("OURO_SECRET", nullptr);
   set("OURO_INSECURE", "1");
   InitOptions o = test::quick_options();

@@ -60,7 +60,7 @@ std::string text(const Operation& o, int rank) {
   return s.code() == Code::invalid ? s.failure()->text : "another class: " + s.message();
 }
 
-TEST(OperationLengths, AreThoseOfTheShapes) {
+TEST(OperationLengths, MustFollowTheShapesOfTheCollective) {
   for (const Lengths& l : kLengths) {
     for (int rank = 0; rank < kRanks; ++rank) {
       SCOPED_TRACE(std::string(name(l.collective)) + " on rank " + std::to_string(rank));
@@ -81,7 +81,7 @@ TEST(OperationLengths, AreThoseOfTheShapes) {
   }
 }
 
-TEST(OperationLengths, AreNamedWithTheirRule) {
+TEST(OperationLengths, WrongOnesAreRefusedWithTheRule) {
   const auto wrong = [](Collective c, std::size_t in, std::size_t out) {
     return text(apart(c, in, out), kRoot);
   };
@@ -101,7 +101,7 @@ TEST(OperationLengths, AreNamedWithTheirRule) {
             "all_to_all: 13 elements cannot be cut into 3 equal blocks");
 }
 
-TEST(OperationLengths, OfOneBlockPerRankFitIntoAnAddress) {
+TEST(OperationLengths, BlocksThatOverflowAnAddressAreRefused) {
   // Three blocks of the one have more than 2^64 bytes, of the other more than 2^63.
   for (const std::size_t long_block : {(std::size_t{1} << 63) - 1, std::size_t{1} << 62}) {
     for (const Collective c :
@@ -126,7 +126,7 @@ Operation uneven(Collective c, std::size_t in, std::size_t out, const Counts& in
   return o;
 }
 
-TEST(UnevenLengths, AreThoseOfTheLists) {
+TEST(UnevenLengths, MustEqualTheOwnCountAndTheSumOfCounts) {
   const Counts none, counts = {2, 0, 3};
   for (int rank = 0; rank < kRanks; ++rank) {
     const std::size_t own = counts[static_cast<std::size_t>(rank)];
@@ -145,7 +145,7 @@ TEST(UnevenLengths, AreThoseOfTheLists) {
   }
 }
 
-TEST(UnevenLengths, OfPairsHaveAListForEachSide) {
+TEST(UnevenLengths, AllToAllChecksSendAndReceiveCounts) {
   const Counts sent = {1, 2, 3}, received = {4, 2, 0}, two = {1, 2};
   const auto c = Collective::all_to_all;
   EXPECT_EQ(text(uneven(c, 6, 6, sent, received), 1), "ok");
@@ -159,7 +159,7 @@ TEST(UnevenLengths, OfPairsHaveAListForEachSide) {
   EXPECT_EQ(text(uneven(c, 6, 3, sent, two), 1), "all_to_all: 2 receive counts for 3 ranks");
 }
 
-TEST(UnevenLengths, OfListsThatOverflowAreRefused) {
+TEST(UnevenLengths, OverflowingCountsAreRefused) {
   const Counts huge = {std::numeric_limits<std::size_t>::max(), 1, 0}, none, fine = {0, 0, 0};
   EXPECT_EQ(text(uneven(Collective::reduce_scatter, 0, 0, huge, none), 2),
             "reduce_scatter: the counts overflow");
@@ -169,7 +169,7 @@ TEST(UnevenLengths, OfListsThatOverflowAreRefused) {
             "all_to_all: the receive counts overflow");
 }
 
-TEST(UnevenLengths, ExistOnlyWhereAnInterfaceTakesCounts) {
+TEST(UnevenLengths, AreRefusedForCollectivesWithoutCounts) {
   const Counts counts = {4, 4, 4};
   for (const Lengths& l : kLengths) {
     const bool lists = l.collective == Collective::reduce_scatter || l.collective == Collective::all_gather ||
@@ -218,7 +218,7 @@ TEST(InPlace, IsTheSameBufferOrTheOwnBlock) {
   }
 }
 
-TEST(InPlace, OfUnevenBlocksIsTheOwnBlockAndNothingForPairs) {
+TEST(InPlace, OfUnevenBlocksIsTheOwnBlockExceptForAllToAll) {
   using Places = std::vector<std::ptrdiff_t>;
   const Counts counts = {2, 4, 3}, none;
   const std::ptrdiff_t before[] = {0, 2, 6};
@@ -230,14 +230,14 @@ TEST(InPlace, OfUnevenBlocksIsTheOwnBlockAndNothingForPairs) {
   }
 }
 
-TEST(InPlace, DoesNotConcernRanksWithOneBuffer) {
+TEST(InPlace, IsNotCheckedOnRanksWithOneBuffer) {
   for (const Lengths& l : kLengths) {
     if (!l.root_reads && !l.root_writes) continue;
     EXPECT_EQ(text(placed(l.collective, l.in, l.out, 1), kRoot + 1), "ok") << name(l.collective);
   }
 }
 
-TEST(OperationWithoutBuffers, IsABarrierOrNothing) {
+TEST(OperationWithoutBuffers, IsAcceptedOnlyForABarrier) {
   Operation o;
   o.collective = Collective::barrier;
   o.root = -5;  // not used

@@ -61,25 +61,27 @@ class DeviceCollect : public testing::Test {
   std::unique_ptr<DeviceRunner> device_;
 };
 
-TEST_F(DeviceCollect, AllReduce) { every_reduction(runner(), Collective::all_reduce); }
-TEST_F(DeviceCollect, Reduce) { every_reduction(runner(), Collective::reduce); }
-TEST_F(DeviceCollect, ReduceScatter) { every_reduction(runner(), Collective::reduce_scatter); }
-TEST_F(DeviceCollect, Broadcast) { every_movement(runner(), Collective::broadcast); }
-TEST_F(DeviceCollect, AllGather) { every_movement(runner(), Collective::all_gather); }
-TEST_F(DeviceCollect, Gather) { every_movement(runner(), Collective::gather); }
-TEST_F(DeviceCollect, Scatter) { every_movement(runner(), Collective::scatter); }
-TEST_F(DeviceCollect, AllToAll) { every_movement(runner(), Collective::all_to_all); }
-TEST_F(DeviceCollect, Uneven) {
+TEST_F(DeviceCollect, MatchesTheReferenceInAllReduce) { every_reduction(runner(), Collective::all_reduce); }
+TEST_F(DeviceCollect, MatchesTheReferenceInReduce) { every_reduction(runner(), Collective::reduce); }
+TEST_F(DeviceCollect, MatchesTheReferenceInReduceScatter) {
+  every_reduction(runner(), Collective::reduce_scatter);
+}
+TEST_F(DeviceCollect, MatchesTheReferenceInBroadcast) { every_movement(runner(), Collective::broadcast); }
+TEST_F(DeviceCollect, MatchesTheReferenceInAllGather) { every_movement(runner(), Collective::all_gather); }
+TEST_F(DeviceCollect, MatchesTheReferenceInGather) { every_movement(runner(), Collective::gather); }
+TEST_F(DeviceCollect, MatchesTheReferenceInScatter) { every_movement(runner(), Collective::scatter); }
+TEST_F(DeviceCollect, MatchesTheReferenceInAllToAll) { every_movement(runner(), Collective::all_to_all); }
+TEST_F(DeviceCollect, MatchesTheReferenceIfUneven) {
   for (Collective c :
        {Collective::reduce_scatter, Collective::all_gather, Collective::gather, Collective::scatter})
     every_uneven(runner(), c);
   every_uneven_pair(runner());
 }
-TEST_F(DeviceCollect, ManyRanksAndMissingOutputs) { many_ranks(runner()); }
-TEST_F(DeviceCollect, LargeCounts) { large_counts(runner(), 200003); }
-TEST_F(DeviceCollect, Hops) { every_hop(runner()); }
-TEST_F(DeviceCollect, PartsOfAMessage) { every_gather(runner()); }
-TEST_F(DeviceCollect, HopWeights) { weighted_hops(runner()); }
+TEST_F(DeviceCollect, ManyRanksAndMissingOutputsMatchTheReference) { many_ranks(runner()); }
+TEST_F(DeviceCollect, LargeCountsMatchTheReference) { large_counts(runner(), 200003); }
+TEST_F(DeviceCollect, EveryHopShapeMatchesTheReference) { every_hop(runner()); }
+TEST_F(DeviceCollect, PartsOfAMessageAreGatheredInOrder) { every_gather(runner()); }
+TEST_F(DeviceCollect, MatchesTheReferenceWithHopWeights) { weighted_hops(runner()); }
 
 TEST_F(DeviceCollect, KernelsLoadAndHotOnesDoNotSpill) {
   for (const Kernel* kernel : all_kernels()) {

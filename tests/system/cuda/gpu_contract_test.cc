@@ -74,7 +74,7 @@ class GpuContract : public ::testing::Test {
   int before_ = 0;
 };
 
-TEST_F(GpuContract, PropertiesAreThoseOfADevice) {
+TEST_F(GpuContract, PropertiesArePlausible) {
   const Properties p = MUST(g.properties(0));
   EXPECT_FALSE(p.name.empty());
   EXPECT_FALSE(p.pci_bus_id.empty());
@@ -96,7 +96,7 @@ TEST_F(GpuContract, MemoryHoldsWhatIsCopiedAndSet) {
   OK(g.free(p));
 }
 
-TEST_F(GpuContract, WhatMakesNoSenseIsInvalid) {
+TEST_F(GpuContract, InvalidArgumentsAreRefused) {
   EXPECT_EQ(g.alloc(0, 0).status().reason(), Reason::invalid);
   EXPECT_EQ(g.alloc(g.devices(), 1).status().reason(), Reason::invalid);
   EXPECT_EQ(g.alloc_pinned(0).status().reason(), Reason::invalid);
@@ -110,7 +110,7 @@ TEST_F(GpuContract, WhatMakesNoSenseIsInvalid) {
   EXPECT_EQ(g.alloc(0, MUST(g.properties(0)).memory_bytes * 2).status().reason(), Reason::resource);
 }
 
-TEST_F(GpuContract, PointersAreKnown) {
+TEST_F(GpuContract, PointersReportTheirAllocation) {
   char* p = static_cast<char*>(MUST(g.alloc(0, kBytes)));
   const PointerInfo inside = MUST(g.pointer(p + 100));
   EXPECT_EQ(inside.kind, MemoryKind::device);
@@ -269,7 +269,7 @@ TEST_F(GpuContract, EventsOrderStreams) {
   OK(g.free_pinned(word));
 }
 
-TEST_F(GpuContract, StreamsHandOverByValues) {
+TEST_F(GpuContract, StreamsSynchroniseByValues) {
   if (!MUST(g.properties(0)).stream_values) GTEST_SKIP() << "this device has no stream values";
   const Stream other = MUST(g.create_stream(0, 0));
   auto* words = static_cast<char*>(MUST(g.alloc(0, 256)));
@@ -343,7 +343,7 @@ TEST_F(GpuKernels, RunInStreamOrder) {
   EXPECT_EQ(g.launch(*launch.kernel, {.blocks = 0, .threads = 32}, &args, s).reason(), Reason::invalid);
 }
 
-TEST_F(GpuKernels, AreDescribed) {
+TEST_F(GpuKernels, InfoReportsLimitsAndNoSpills) {
   const KernelInfo info = MUST(g.info(*launch.kernel, 0));
   EXPECT_GE(info.max_threads, launch.shape.threads);
   EXPECT_EQ(info.local_bytes, 0u) << "a hot kernel spills";
@@ -397,7 +397,7 @@ TEST_F(GpuContract, ThreadsWithoutADeviceMayCall) {
   }).join();
 }
 
-TEST_F(GpuContract, EveryDeviceByItself) {
+TEST_F(GpuContract, EveryDeviceAllocatesAndRuns) {
   for (int d = 0; d < g.devices(); ++d) {
     const Stream here = MUST(g.create_stream(d, 0));
     void* p = MUST(g.alloc(d, kBytes));

@@ -22,7 +22,7 @@ class NoDriver : public ::testing::Test {
   Gpu& g = cuda_even_without_driver();
 };
 
-TEST_F(NoDriver, SaysWhyThereIsNothing) {
+TEST_F(NoDriver, ReasonForNoDeviceIsGiven) {
   std::string why;
   EXPECT_EQ(cuda(&why), nullptr);
   EXPECT_THAT(why, HasSubstr("driver"));
@@ -34,12 +34,12 @@ TEST_F(NoDriver, SaysWhyThereIsNothing) {
   EXPECT_FALSE(g.peer_access(0, 1));
 }
 
-TEST_F(NoDriver, QueuesAreSetBeforeTheFirstCall) {
+TEST_F(NoDriver, MaxConnectionsAreSetBeforeTheFirstCall) {
   ASSERT_NE(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), nullptr);
 }
 
 /// Cooperative grids may exclude each other, and wait until all of their blocks fit at the same time.
-TEST(CudaTerms, WhatSpinsIsLaunchedAheadOfOthersButNotCooperatively) {
+TEST(CudaTerms, SpinningKernelsHavePriorityAndAreNotCooperative) {
   const LaunchTerms spins = launch_terms({.name = "spins", .spins = true}, -5);
   ASSERT_EQ(spins.count, 1u);
   EXPECT_EQ(spins.attribute.id, cudaLaunchAttributePriority);
@@ -47,7 +47,7 @@ TEST(CudaTerms, WhatSpinsIsLaunchedAheadOfOthersButNotCooperatively) {
   EXPECT_EQ(launch_terms({.name = "ends"}, -5).count, 0u);
 }
 
-TEST(CudaTerms, NetworkInterfacesMayReachSharedMemory) {
+TEST(CudaTerms, ShareableMemoryAllowsRdmaIfSupported) {
   const CUmemAllocationProp p = shareable_terms(3, true);
   EXPECT_EQ(p.allocFlags.gpuDirectRDMACapable, 1);
   EXPECT_EQ(p.location.id, 3);

@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Gpu, OptimDevice, testing::Values("fake", "cuda"),
                          [](const auto& info) { return std::string(info.param); });
 
 /// Three launches of every call, layout, form and alignment; then compares states, reports and steps.
-TEST_P(OptimDevice, IsTheHostHalf) {
+TEST_P(OptimDevice, UpdatesGiveTheBitsOfTheHost) {
   for (const auto layout : kLayouts)
     for (const Call& call : all_calls())
       for (const std::size_t count : {17, 4099})
@@ -215,7 +215,7 @@ TEST_P(OptimDevice, GraphsCountTheirSteps) {
 }
 
 /// More blocks than chains, all running at once.
-TEST_P(OptimDevice, LongSurveys) {
+TEST_P(OptimDevice, SurveyOfMoreBlocksThanChainsMatchesTheHost) {
   const std::size_t count = std::size_t{arith::kSurveyBlock} * (arith::kSurveyChains + 77) + 13;
   std::vector<float> g(count);
   std::mt19937_64 random(1);

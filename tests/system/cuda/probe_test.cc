@@ -32,7 +32,7 @@ struct Case {
 std::ostream& operator<<(std::ostream& os, const Case& c) { return os << c.name; }
 class Probe : public testing::TestWithParam<Case> {};
 
-TEST_P(Probe, TellsAKindDeviceFromAHarshOne) {
+TEST_P(Probe, DetectsTheRestrictionOfADevice) {
   bool good = false;
   const std::string kind = ask(GetParam().name, {}, &good);
   EXPECT_TRUE(good) << kind;
@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(All, Probe, testing::ValuesIn(kCases), [](const auto& i
   return name;
 });
 
-TEST(ProbeAlone, WhatNoFakeRefuses) {
+TEST(ProbeAlone, UnrestrictedFakePassesTheseProbes) {
   for (const char* name : {"order-of-words", "device-words", "spinning-kernels", "small-pageable-copies",
                            "large-pageable-copies", "pageable-copies-beside-copies",
                            "allocation-beside-a-kernel", "pinning-beside-a-kernel", "captured-words"}) {
@@ -65,7 +65,7 @@ TEST(ProbeAlone, WhatNoFakeRefuses) {
   EXPECT_TRUE((ask("loaded-launch", {.lazy_loading = true}, &good), good)) << "it is loaded before";
 }
 
-TEST(ProbeAlone, DevicesThatRefuseWordsInTheirMemory) {
+TEST(ProbeAlone, DeviceThatRefusesWordsInItsMemoryIsDetected) {
   install(new FakeGpu({.device_words = false}));
   for (const Question& q : questions()) {
     if (q.name != std::string_view("device-words")) continue;
@@ -77,7 +77,7 @@ TEST(ProbeAlone, DevicesThatRefuseWordsInTheirMemory) {
 }
 
 /// Emulated devices wait for all work before memory is released, as CUDA may.
-TEST(ProbeAlone, WhatAllFakesWaitFor) {
+TEST(ProbeAlone, FakesWaitForAllWorkBeforeARelease) {
   for (const char* name : {"release", "unpinning"}) {
     bool good = true;
     const std::string text = ask(name, {}, &good);

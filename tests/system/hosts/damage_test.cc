@@ -124,7 +124,7 @@ class Wire {
   End a_{true}, b_{true};
 };
 
-TEST(Damage, NothingIsWrongOnAGoodWire) {
+TEST(Damage, GoodWireDeliversEverything) {
   Wire wire(1, 0, 0);
   EXPECT_TRUE(wire.carry(20'000));
   EXPECT_EQ(wire.wrong(), 0u);
@@ -137,7 +137,7 @@ TEST(Damage, ConnectionsThatBreakLoseNothing) {
   EXPECT_GT(wire.reconnects, 500u);
 }
 
-TEST(Damage, OfOneBitInAHundredThousandPlacesIsRepairedOrTold) {
+TEST(Damage, EveryFlippedBitIsRepairedOrReported) {
   std::uint64_t flips = 0, jobs = 0, told = 0;
   for (unsigned seed = 10; flips < 100'000 && seed < 5'000; ++seed, ++jobs) {
     Wire wire(seed, seed % 2 == 0 ? 0.02 : 0.2, seed % 3 == 0 ? 0.01 : 0);

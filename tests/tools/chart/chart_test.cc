@@ -54,7 +54,7 @@ TEST(Chart, ShowsPanelsWithAxesAndNames) {
   EXPECT_EQ(count(svg, "<polyline"), 2u);
 }
 
-TEST(Chart, LeavesGapsAndSurvivesAnything) {
+TEST(Chart, NonFiniteValuesLeaveGaps) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN(),
                    kInf = std::numeric_limits<double>::infinity();
   const auto lines = [](std::vector<double> values, bool log) {
@@ -78,7 +78,7 @@ TEST(Chart, LeavesGapsAndSurvivesAnything) {
   EXPECT_EQ(lines({-1e308, 1, 2}, false), Marks(1, 0));
 }
 
-TEST(Chart, NamesAsManyLinesAsCanBeToldApart) {
+TEST(Chart, LegendNamesOnlyLinesThatCanBeDistinguished) {
   const auto legend = [](std::size_t n) {
     Panel panel;
     for (std::size_t k = 0; k < n; ++k) panel.lines.push_back({fmt::format("line {}", k), {1, 2}});
@@ -97,7 +97,7 @@ TEST(Chart, NamesAsManyLinesAsCanBeToldApart) {
   EXPECT_EQ(count(many, ">line "), kNamed);
 }
 
-TEST(Chart, HasLinesOverAnXOfTheirOwn) {
+TEST(Chart, LinesMayHaveTheirOwnXValues) {
   const std::string svg = to_svg({.title = "t",
                                   .x_label = "size",
                                   .panels = {{.y_label = "GB/s",

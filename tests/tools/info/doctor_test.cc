@@ -58,7 +58,7 @@ TEST(Doctor, FindsNothingInHealthySurroundings) {
   EXPECT_THAT(doctor(checks, 8), HasSubstr("Nothing is broken."));
 }
 
-TEST(Doctor, MissingSystemCalls) {
+TEST(Doctor, MissingSystemCallIsBrokenOrAWarning) {
   for (std::size_t i = 0; i < healthy().probes.size(); ++i) {
     Facts f = healthy();
     f.probes[i].works = false;
@@ -70,7 +70,7 @@ TEST(Doctor, MissingSystemCalls) {
   }
 }
 
-TEST(Doctor, OpenFilesNeedAndHave) {
+TEST(Doctor, TooFewOpenFilesAreBrokenOnlyAtTheHardLimit) {
   Facts f = healthy();
   f.files_soft = 99;
   EXPECT_EQ(find(f, "open files").verdict, Verdict::ok) << "such a job runs";
@@ -83,7 +83,7 @@ TEST(Doctor, OpenFilesNeedAndHave) {
   EXPECT_EQ(find(f, "open files").verdict, Verdict::ok);
 }
 
-TEST(Doctor, MemoryLimitOfAControlGroup) {
+TEST(Doctor, TooLowControlGroupMemoryLimitIsBroken) {
   Facts f = healthy();
   f.memory_limit = MemoryLimit{64 << 20, 1 << 20, "/sys/fs/cgroup/job"};
   const Check c = find(f, "memory");
@@ -94,7 +94,7 @@ TEST(Doctor, MemoryLimitOfAControlGroup) {
   EXPECT_EQ(find(f, "memory").verdict, Verdict::ok);
 }
 
-TEST(Doctor, FewerCoresThanRanks) {
+TEST(Doctor, FewerCoresThanRanksIsAWarning) {
   Facts f = healthy();
   EXPECT_EQ(find(f, "cores", 8).verdict, Verdict::ok);
   EXPECT_EQ(find(f, "cores", 9).verdict, Verdict::warning);
@@ -106,7 +106,7 @@ TEST(Doctor, FewerCoresThanRanks) {
   EXPECT_EQ(find(f, "cores").verdict, Verdict::warning);
 }
 
-TEST(Doctor, KernelsHugePagesContainersSettings) {
+TEST(Doctor, KernelHugePagesContainerAndSettingsAreChecked) {
   Facts f = healthy();
   f.kernel = "5.2.21";
   EXPECT_EQ(find(f, "kernel").verdict, Verdict::warning);
@@ -124,7 +124,7 @@ TEST(Doctor, KernelsHugePagesContainersSettings) {
   EXPECT_EQ(find(f, "setting").verdict, Verdict::broken);
 }
 
-TEST(Doctor, DevicesThatAreThere) {
+TEST(Doctor, CudaDevicesAreListedOrExplained) {
   Facts f = healthy();
   f.cuda = {.found = true, .why = "the CUDA driver finds no device", .version = 12040, .devices = {}};
   EXPECT_EQ(find(f, "cuda").verdict, Verdict::note);
@@ -179,7 +179,7 @@ TEST(Report, BriefPointsToTheDoctor) {
   EXPECT_THAT(text, HasSubstr("2 broken, 0 to be warned of"));
 }
 
-TEST(Report, JsonHoldsTheSame) {
+TEST(Report, JsonHoldsTheFactsOfTheText) {
   Facts f = healthy();
   f.files_hard = UINT64_MAX;
   const auto j = to_json(f, {});

@@ -35,7 +35,7 @@ class Tree {
   fs::path root_;
 };
 
-TEST(Cgroup, TightestLimitUpTheTreeOfVersion2) {
+TEST(Cgroup, Version2TakesTheTightestLimitUpTheTree) {
   Tree t;
   t.file("proc/self/cgroup", "0::/a/b/c")
       .file("sys/fs/cgroup/a/memory.max", "1000")
@@ -56,7 +56,7 @@ TEST(Cgroup, TightestLimitUpTheTreeOfVersion2) {
   EXPECT_THAT(cpu->where, EndsWith("a/b"));
 }
 
-TEST(Cgroup, Version1AndPathsFromOutsideTheContainer) {
+TEST(Cgroup, Version1LimitIsReadFromTheContainersOwnRoot) {
   Tree t;
   t.file("proc/self/cgroup", "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n0::/")
       .file("sys/fs/cgroup/memory/memory.limit_in_bytes", "4096")  // the container's own root
@@ -67,7 +67,7 @@ TEST(Cgroup, Version1AndPathsFromOutsideTheContainer) {
   EXPECT_DOUBLE_EQ(cpu_limit(t.root()).value_or(CpuLimit{}).cores, 0.5);
 }
 
-TEST(Cgroup, NoLimit) {
+TEST(Cgroup, MissingOrGarbledLimitsMeanNoLimit) {
   Tree t;
   EXPECT_FALSE(memory_limit(t.root()).has_value());
   t.file("proc/self/cgroup", "garbage\n4:memory:/\n5:cpu:/\n0::/")
@@ -79,7 +79,7 @@ TEST(Cgroup, NoLimit) {
   EXPECT_FALSE(cpu_limit(t.root()).has_value());
 }
 
-TEST(Machine, CountsWhatHwlocInvents) {
+TEST(Machine, CountsASyntheticTopology) {
   const Result<Machine> m = read_machine("pack:2 [numa(memory=1GB)] l3:1(size=32MB) l2:4 core:2 pu:2");
   ASSERT_TRUE(m.ok()) << m.status().message();
   EXPECT_EQ(m->packages, 2);
@@ -97,7 +97,7 @@ TEST(Machine, CountsWhatHwlocInvents) {
   EXPECT_THAT(m->tree, HasSubstr("2 x Core"));
 }
 
-TEST(Machine, ReadsThisOneAndRefusesNonsense) {
+TEST(Machine, ReadsThisMachineAndRefusesAWrongDescription) {
   const Result<Machine> here = read_machine();
   ASSERT_TRUE(here.ok()) << here.status().message();
   EXPECT_GE(here->threads, 1);
@@ -107,7 +107,7 @@ TEST(Machine, ReadsThisOneAndRefusesNonsense) {
   EXPECT_EQ(none.status().code(), Code::invalid);
 }
 
-TEST(Machine, BytesForPeople) {
+TEST(Machine, HumanBytesUseBinaryUnits) {
   EXPECT_EQ(human_bytes(0), "0 B");
   EXPECT_EQ(human_bytes(1023), "1023 B");
   EXPECT_EQ(human_bytes(32768), "32 KiB");
@@ -125,14 +125,14 @@ TEST(Probes, LeaveNoDescriptorBehind) {
   EXPECT_EQ(open_files(), before);
 }
 
-TEST(Facts, BracketedWord) {
+TEST(Facts, BracketedWordIsExtracted) {
   EXPECT_EQ(bracketed("always [madvise] never"), "madvise");
   EXPECT_EQ(bracketed("no brackets"), "");
   EXPECT_EQ(bracketed("] wrong ["), "");
   EXPECT_EQ(bracketed(""), "");
 }
 
-TEST(Facts, TransportsSayWhy) {
+TEST(Facts, TransportsGiveTheirReason) {
   const std::vector<Probe> good = {{"memfd", true, ""}, {"seals", true, ""}, {"pidfd", true, ""}};
   EXPECT_TRUE(transports_of(good, {}).front().present);
   EXPECT_EQ(transports_of(good, {}).front().why, "memfd, seals, pidfd work");
@@ -152,7 +152,7 @@ TEST(Facts, TransportsSayWhy) {
   EXPECT_TRUE(transports_of(old, {}).front().present);
 }
 
-TEST(UcxFacts, WhatItLacks) {
+TEST(UcxFacts, MissingPartsAreListed) {
   Ucx ucx{.version = "1.13.1", .parts = {"self", "tcp", "ib", "rdmacm"}};
   ASSERT_EQ(lacks(ucx).size(), 1u);
   EXPECT_EQ(lacks(ucx)[0], "CUDA (GPU memory goes through the host)");
@@ -162,13 +162,13 @@ TEST(UcxFacts, WhatItLacks) {
   EXPECT_TRUE(lacks(ucx).empty());
 }
 
-TEST(UcxFacts, OfThisMachine) {
+TEST(UcxFacts, VersionOrReasonIsReportedForThisMachine) {
   const Ucx ucx = read_ucx();
   EXPECT_EQ(ucx.why.empty(), !ucx.version.empty());
   EXPECT_EQ(ucx.why.empty(), !ucx.parts.empty()) << ucx.why;
 }
 
-TEST(Facts, GatheredFromATree) {
+TEST(Facts, AreReadFromProcAndSys) {
   Tree t;
   t.file("proc/meminfo", "MemTotal:  2048 kB\nMemFree: 1 kB\nMemAvailable:    1024 kB")
       .file("proc/self/cgroup", "0::/x")

@@ -31,7 +31,7 @@ gpu::FakeOptions three() {
           }};
 }
 
-TEST(Gpus, PropertiesAndPeers) {
+TEST(Gpus, PropertiesAndReachablePeersAreListed) {
   gpu::FakeGpu fake(three());
   const Facts f = facts_of(fake);
   ASSERT_EQ(f.gpus.devices.size(), 3u);
@@ -55,7 +55,7 @@ TEST(Gpus, PropertiesAndPeers) {
   EXPECT_EQ(j.at("devices").at(0).at("multiprocessors"), 6);
 }
 
-TEST(Gpus, HowManyBlocksFitOfEachKernelThatSpins) {
+TEST(Gpus, ResidentBlocksAreReportedForEachSpinningKernel) {
   gpu::FakeGpu fake(three());
   const Facts f = facts_of(fake);
   const GpuDevice& d = f.gpus.devices.at(0);
@@ -81,7 +81,7 @@ TEST(Gpus, TheKernelsWithFewestAndMostBlocksAreNamed) {
                                     "     broken: no code\n"));
 }
 
-TEST(Gpus, ADeviceThatIsLostSaysSo) {
+TEST(Gpus, LostDeviceReportsItsReason) {
   gpu::FakeGpu fake(three());
   fake.lose(1);
   const Facts f = facts_of(fake);
@@ -92,7 +92,7 @@ TEST(Gpus, ADeviceThatIsLostSaysSo) {
   }
 }
 
-TEST(Gpus, NoneSaysWhy) {
+TEST(Gpus, NoDeviceIsReportedWithItsReason) {
   const auto none = gpu::no_gpu("built without CUDA");
   const Facts f = facts_of(*none);
   EXPECT_THAT(devices(f), HasSubstr("none: built without CUDA"));

@@ -56,7 +56,7 @@ Frame frame(bool ip6, bool udp, std::size_t payload) {
   return f;
 }
 
-TEST(Packet, SeesHeadersAndPayload) {
+TEST(Packet, ParsesHeadersAndPayload) {
   for (const bool ip6 : {false, true})
     for (const bool udp : {false, true}) {
       const Frame f = frame(ip6, udp, 11);
@@ -70,7 +70,7 @@ TEST(Packet, SeesHeadersAndPayload) {
     }
 }
 
-TEST(Packet, LeavesHousekeepingAndFragmentsAlone) {
+TEST(Packet, ControlPacketsAndFragmentsAreNotChanged) {
   Frame arp(60, 0);
   put16(arp, 12, 0x0806);
   EXPECT_FALSE(parse(arp.data(), arp.size()).is_subject());
@@ -118,7 +118,7 @@ TEST(Flip, ChangesOneBitOfThePayloadAndRepairsTheChecksum) {
         }
 }
 
-TEST(Dice, DecideBySeedLinkAndNumberOnly) {
+TEST(Dice, DrawsDependOnSeedLinkAndNumberOnly) {
   int hits = 0, same = 0;
   for (std::uint64_t n = 0; n < 10'000; ++n) {
     EXPECT_EQ(Dice(7, 0, 1, n).bits(Draw::loss), Dice(7, 0, 1, n).bits(Draw::loss));

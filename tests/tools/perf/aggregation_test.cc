@@ -25,7 +25,7 @@ std::string refusal(const AggregationFlags& flags) {
   return parsed ? "" : parsed.status().message();
 }
 
-TEST(AggregationOptions, AreListsAndNames) {
+TEST(AggregationOptions, ListsAndNamesAreParsedAndWrongOnesRefused) {
   const auto o =
       parse_aggregation({.sites = "4,2,8", .strategy = "bucket_flatten", .streams = "3", .hsdp = 2});
   ASSERT_TRUE(o) << o.status().message();
@@ -55,7 +55,7 @@ TEST(AggregationOptions, SitesAreTwoHalvesUnlessGiven) {
   EXPECT_FALSE(sites_of({.sites = {4, 2}, .groups = train::FederatedGroups::all_replicas}, 6));
 }
 
-TEST(AggregationModel, LayersAreUnevenAndAllOfIt) {
+TEST(AggregationModel, LayersAreUnevenAndAddUpToTheWhole) {
   EXPECT_THAT(layer_counts(100, 4), ElementsAre(10, 20, 30, 40));
   for (const std::size_t count : {0u, 1u, 7u, 70'000u})
     for (const int layers : {1, 3, 16, 100}) {
@@ -117,7 +117,7 @@ TEST(Aggregation, EveryStrategyIsRight) {
 
 /// Wrong averages that must be detected: nothing done at all, no broadcast, replicas that contribute, a byte
 /// written outside of a layer.
-TEST(Aggregation, WrongAveragesAreCaught) {
+TEST(Aggregation, WrongAveragesAreDetected) {
   const Options o = quick({3, 1}, 1);
   EXPECT_EQ("", run_threads(4, [&](Context& c) -> std::string {
               auto bench = AggregationBench::make(o, c);
@@ -155,7 +155,7 @@ TEST(Aggregation, WrongAveragesAreCaught) {
             }));
 }
 
-TEST(Aggregation, RefusesWhatIsNoFederation) {
+TEST(Aggregation, InvalidFederationsAreRefused) {
   const auto refused = [](std::vector<int> sites, std::optional<int> hsdp) {
     return run_threads(4, [&](Context& c) -> std::string {
       const Status s = AggregationBench::make(quick(sites, hsdp), c).status();
@@ -169,7 +169,7 @@ TEST(Aggregation, RefusesWhatIsNoFederation) {
 }
 
 /// On a fake device in ctest.
-TEST(PerfDevice, AggregatesThere) {
+TEST(PerfDevice, AggregatesOnADevice) {
   if (gpu::gpu().devices() == 0) GTEST_SKIP() << "no CUDA device";
   Options o = quick({2, 1}, 1);
   o.device = true;

@@ -36,7 +36,7 @@ void expect_refused(std::vector<const char*> args, const char* text) {
   EXPECT_THAT(o.errors, HasSubstr(text));
 }
 
-TEST(CommandLine, Defaults) {
+TEST(CommandLine, DefaultsAreThoseOfNcclTests) {
   const Outcome parsed = parse({"all_reduce"});
   ASSERT_TRUE(parsed.parsed.options) << parsed.errors;
   const Options& o = *parsed.parsed.options;
@@ -60,7 +60,7 @@ TEST(CommandLine, ProgramNameChoosesTheCollective) {
   EXPECT_EQ(o.parsed.options->max_bytes, 1024u);
 }
 
-TEST(CommandLine, EveryFlagOfNcclTestsHasItsLongForm) {
+TEST(CommandLine, EveryFlagOfNcclTestsIsParsed) {
   const Outcome o = parse({"reduce", "--nthreads",
                            "2",      "--ngpus",
                            "1",      "--minbytes",
@@ -111,7 +111,7 @@ TEST(CommandLine, EveryFlagOfNcclTestsHasItsLongForm) {
   EXPECT_EQ(p.json_file, "x.json");
 }
 
-TEST(CommandLine, BindsWhatTheFlagOrTheEnvironmentSays) {
+TEST(CommandLine, BindingIsTakenFromTheFlagOrTheEnvironment) {
   EXPECT_EQ(parse({"all_reduce"}).parsed.options->bind, rt::Bind::none);
   EXPECT_EQ(parse({"all_reduce", "--bind", "core"}).parsed.options->bind, rt::Bind::core);
   ::setenv("OURO_BIND", "numa", 1);
@@ -122,7 +122,7 @@ TEST(CommandLine, BindsWhatTheFlagOrTheEnvironmentSays) {
   ::unsetenv("OURO_BIND");
 }
 
-TEST(CommandLine, WhatNeedsAGpuIsRefused) {
+TEST(CommandLine, FlagsThatNeedAGpuAreRefusedOnTheHost) {
   expect_refused({"all_reduce", "-g", "2"}, "-g 2");
   expect_refused({"all_reduce", "-G", "1"}, "CUDA graphs");
   expect_refused({"all_reduce", "-C", "1"}, "-C");
@@ -133,7 +133,7 @@ TEST(CommandLine, WhatNeedsAGpuIsRefused) {
   expect_refused({"all_reduce", "-R", "2"}, "-R 2");
 }
 
-TEST(CommandLine, OnGpusTheFlagsAboutThemWork) {
+TEST(CommandLine, GpuFlagsAreAcceptedOnGpus) {
   const Outcome o =
       parse({"all_reduce", "--device", "cuda", "-t", "2", "-g", "3", "-G", "4", "--events", "--limit"});
   ASSERT_TRUE(o.parsed.options) << o.errors;
@@ -152,7 +152,7 @@ TEST(CommandLine, OnGpusTheFlagsAboutThemWork) {
   EXPECT_EQ(host.parsed.options->blocking, Blocking::back_to_back);
 }
 
-TEST(CommandLine, OnGpusContradictionsAreRefused) {
+TEST(CommandLine, ContradictoryGpuFlagsAreRefused) {
   const auto refused = [](std::vector<const char*> args, const char* text) {
     args.insert(args.begin(), {"all_reduce", "--device", "cuda"});
     expect_refused(args, text);
@@ -177,7 +177,7 @@ TEST(CommandLine, OnGpusContradictionsAreRefused) {
   expect_refused({"all_reduce", "--limit"}, "--device cuda");
 }
 
-TEST(CommandLine, NonsenseIsRefused) {
+TEST(CommandLine, WrongArgumentsAreRefused) {
   expect_refused({}, "collective");
   expect_refused({"allreduce"}, "unknown collective");
   expect_refused({"all_reduce", "--what"}, "--what");
@@ -204,7 +204,7 @@ TEST(CommandLine, NonsenseIsRefused) {
   expect_refused({"all_reduce", "--csv", "--osu"}, "--");
 }
 
-TEST(CommandLine, HelpAndVersionEndWell) {
+TEST(CommandLine, HelpAndVersionExitWithZero) {
   for (const char* flag : {"--help", "-h", "--version"}) {
     const Outcome o = parse({flag});
     EXPECT_FALSE(o.parsed.options);

@@ -21,7 +21,7 @@ std::uint32_t bits(DType t, double x) {
   return b;
 }
 
-TEST(Encode, KnownPatterns) {
+TEST(Encode, ValuesHaveTheirKnownBitPatterns) {
   EXPECT_EQ(bits(DType::f32, 1.0), 0x3f800000u);
   EXPECT_EQ(bits(DType::f16, 1.0), 0x3c00u);
   EXPECT_EQ(bits(DType::f16, -2.5), 0xc100u);
@@ -76,7 +76,7 @@ TEST(Reference, IntegersWrapAndAveragesTruncate) {
             ~0ull);
 }
 
-TEST(Reference, BooleansAndFloats) {
+TEST(Reference, BooleansAndFloatsReduceAsSpecified) {
   EXPECT_EQ(reduce_list(DType::boolean, OpKind::sum, {1, 1}).integer, 1);
   EXPECT_EQ(reduce_list(DType::boolean, OpKind::prod, {1, 0}).integer, 0);
   EXPECT_EQ(reduce_list(DType::boolean, OpKind::bxor, {1, 1}).integer, 0);
@@ -149,7 +149,7 @@ std::vector<std::tuple<int, std::size_t, std::size_t>> flat(Kind k, int rank, in
   return list;
 }
 
-TEST(Expected, LayoutsOfSixElementsOnThreeRanks) {
+TEST(Expected, LayoutOfEachCollectiveIsAsSpecified) {
   using T = std::tuple<int, std::size_t, std::size_t>;
   EXPECT_THAT(flat(Kind::all_reduce, 1, 0), ElementsAre(T{-1, 0, 6}));
   EXPECT_THAT(flat(Kind::reduce, 1, 1), ElementsAre(T{-1, 0, 6}));

@@ -77,7 +77,7 @@ TEST(PerfDevice, EveryMethodIsRight) {
   with([](Options& o) { o.cpu_time = true; });
 }
 
-TEST(PerfDevice, ChecksSeeEveryByte) {
+TEST(PerfDevice, ChecksDetectEveryWrongByte) {
   OURO_NEEDS_GPU();
   on_ranks(1, [](Context& c) {
     constexpr std::size_t kCount = 1000, kBytes = 4 * kCount;
@@ -107,7 +107,7 @@ TEST(PerfDevice, ChecksSeeEveryByte) {
   });
 }
 
-TEST(PerfDevice, EventsTimeWhatTheStreamDoes) {
+TEST(PerfDevice, EventsTimeTheWorkOfTheStream) {
   OURO_NEEDS_GPU();
   const auto stream = gpu::gpu().create_stream(0, 0);
   ASSERT_TRUE(stream) << stream.status().message();
@@ -150,7 +150,7 @@ TEST(PerfDevice, TheLimitIsMeasuredOnceForEachDevice) {
   EXPECT_EQ(seen[0], seen[1]);
 }
 
-TEST(PerfDevice, ARankWithoutAGpuSaysSo) {
+TEST(PerfDevice, RankWithoutAGpuIsNamed) {
   InitOptions none;
   none.gpu = -1;
   auto contexts = Context::threads(1, none);

@@ -50,7 +50,7 @@ TEST(Measure, EveryCollectiveIsRight) {
     });
 }
 
-TEST(Measure, SamplesAreKept) {
+TEST(Measure, SamplesAreSummarised) {
   Options o = quick(Kind::all_reduce);
   o.iteration_stats = true;
   o.iters = 10;

@@ -12,7 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(ParseSize, BinaryUnits) {
+TEST(ParseSize, UnitsAreBinary) {
   EXPECT_EQ(parse_size("0"), 0u);
   EXPECT_EQ(parse_size("512"), 512u);
   EXPECT_EQ(parse_size("4K"), 4096u);
@@ -21,7 +21,7 @@ TEST(ParseSize, BinaryUnits) {
   EXPECT_EQ(parse_size("2G"), std::size_t{2} << 30);
 }
 
-TEST(ParseSize, RefusesWhatIsNoSize) {
+TEST(ParseSize, InvalidSizesAreRefused) {
   for (const char* s : {"", "K", "B", "-1", "1.5M", "4KK", "0x10", " 4", "1T", "99999999999999999999",
                         "18446744073709551615G"})
     EXPECT_FALSE(parse_size(s)) << s;
@@ -34,14 +34,14 @@ std::vector<std::size_t> list(std::size_t b, std::size_t e, std::size_t i, std::
   return sizes(o, element);
 }
 
-TEST(Sizes, StepAndFactor) {
+TEST(Sizes, AdvanceByStepOrFactor) {
   EXPECT_THAT(list(8, 64, 1, 2), ElementsAre(8, 16, 32, 64));
   EXPECT_THAT(list(8, 60, 1, 2), ElementsAre(8, 16, 32));
   EXPECT_THAT(list(0, 3000, 1000, 1), ElementsAre(0, 1000, 2000, 3000));
   EXPECT_THAT(list(32, 32, 1, 1), ElementsAre(32));
 }
 
-TEST(Sizes, FromZeroWithAFactorGoesOnFromOneElement) {
+TEST(Sizes, FactorFromZeroContinuesFromOneElement) {
   EXPECT_THAT(list(0, 40, 1, 3), ElementsAre(0, 4, 12, 36));
   EXPECT_THAT(list(0, 40, 1, 3, 1), ElementsAre(0, 1, 3, 9, 27));
 }
@@ -58,7 +58,7 @@ int color(const char* split, int rank) {
   return s ? s->color(rank) : -1;
 }
 
-TEST(Split, Operators) {
+TEST(Split, OperatorsGiveTheColour) {
   EXPECT_EQ(color("MOD 8", 11), 3);
   EXPECT_EQ(color("%8", 11), 3);
   EXPECT_EQ(color("AND 0x7", 11), 3);
@@ -70,12 +70,12 @@ TEST(Split, Operators) {
   EXPECT_EQ(Split{}.color(5), 0);
 }
 
-TEST(Split, RefusesNonsense) {
+TEST(Split, InvalidExpressionsAreRefused) {
   for (const char* s : {"", "8", "MOD", "MOD x", "XOR 3", "MOD 0", "/0", "MOD -1", "AND 0x"})
     EXPECT_FALSE(parse_split(s)) << s;
 }
 
-TEST(Split, FromTheEnvironment) {
+TEST(Split, EnvironmentIsReadAndInvalidValuesRefused) {
   ::unsetenv("NCCL_TESTS_SPLIT");
   ::setenv("NCCL_TESTS_SPLIT_MASK", "10", 1);  // hexadecimal, as strtoul base 16 reads it
   EXPECT_EQ(split_from_env()->color(0x1f), 0x10);
@@ -90,7 +90,7 @@ TEST(Split, FromTheEnvironment) {
   EXPECT_EQ(split_from_env()->op, 0);
 }
 
-TEST(Names, AllAndUnknown) {
+TEST(Names, AllIsExpandedAndUnknownNamesAreRefused) {
   EXPECT_EQ(parse_dtypes("all")->size(), static_cast<std::size_t>(kDTypes));
   EXPECT_EQ(parse_ops("all")->size(), static_cast<std::size_t>(kOps));
   EXPECT_THAT(*parse_dtypes("bfloat16"), ElementsAre(DType::bf16));
@@ -99,7 +99,7 @@ TEST(Names, AllAndUnknown) {
   EXPECT_THAT(parse_ops("median").status().message(), HasSubstr("avg"));
 }
 
-TEST(Collectives, NamesProgramsAndPaths) {
+TEST(Collectives, AreFoundByNameAndByProgramPath) {
   EXPECT_EQ(parse_kind("all_reduce"), Kind::all_reduce);
   EXPECT_EQ(parse_kind("/usr/bin/reduce_scatter_perf"), Kind::reduce_scatter);
   EXPECT_EQ(parse_kind("all_to_all"), Kind::alltoall);
@@ -123,7 +123,7 @@ TEST(Collectives, LayoutCountsAsNcclTests) {
   EXPECT_EQ(layout(Kind::alltoall, 10, 4, 4).bytes, 0u);
 }
 
-TEST(Collectives, BusFactors) {
+TEST(Collectives, BusFactorsAreThoseOfNcclTests) {
   EXPECT_DOUBLE_EQ(bus_factor(Kind::all_reduce, 4), 1.5);
   EXPECT_DOUBLE_EQ(bus_factor(Kind::all_reduce, 1), 0);
   for (const Kind k : {Kind::reduce_scatter, Kind::all_gather, Kind::alltoall, Kind::gather, Kind::scatter})

@@ -34,13 +34,13 @@ Row sample_row() {
   return r;
 }
 
-TEST(Table, RowIsThatOfNcclTests) {
+TEST(Table, RowHasTheFormatOfNcclTests) {
   EXPECT_EQ(format_row({}, sample_row()),
             "     1048576        262144     float     sum      -1"
             "    100.2   10.46   15.69       0    12345    0.08    0.13       7\n");
 }
 
-TEST(Table, UncheckedAndMissingSides) {
+TEST(Table, UncheckedAndMissingSidesAreNotAvailable) {
   Row r = sample_row();
   r.out_of_place.wrong.reset();
   r.in_place.reset();
@@ -112,7 +112,7 @@ TEST(Table, BannerNamesEveryGpu) {
       text, HasSubstr("#  Rank  1 Group  0 Pid     18 on      node1 device  3 [0000:9d:00.0] NVIDIA H200\n"));
 }
 
-TEST(Table, FooterAndExitCode) {
+TEST(Table, FooterAndExitCodeReportWrongResults) {
   const std::vector rows{sample_row()};
   Summary s = summarize(rows, 0);
   EXPECT_EQ(s.wrong, 7u);
@@ -151,7 +151,7 @@ TEST(Formats, OsuRowsBeginWithTheSize) {
   EXPECT_THAT(format_row(o, sample_row()), MatchesRegex("1048576 +100\\.25 +20\n"));
 }
 
-TEST(Samples, NearestRankAndDeviation) {
+TEST(Samples, SummaryHasNearestRankPercentileAndDeviation) {
   std::vector<double> s;
   for (int i = 1; i <= 200; ++i) s.push_back(i);
   const SampleStats stats = summarize(s);
@@ -210,7 +210,7 @@ TEST(Json, FilesAreNeverOverwritten) {
   std::filesystem::remove_all(dir);
 }
 
-TEST(Compare, RatiosOfTheRowsThatBothRunsHave) {
+TEST(Compare, RatiosAreOfTheRowsThatBothRunsHave) {
   std::vector rows{sample_row()};
   const std::string base = json_document({}, rows, summarize(rows, 0), {"then", "", "", {}, 4, 0});
   rows[0].out_of_place.us /= 2;
@@ -237,7 +237,7 @@ TEST(Compare, RatiosOfTheRowsThatBothRunsHave) {
   EXPECT_FALSE(Baseline::read("/does/not/exist"));
 }
 
-TEST(Verdict, SaysWhatTheMemoryCanDo) {
+TEST(Verdict, RelatesTheBestBandwidthToTheMemoryLimit) {
   std::vector rows{sample_row()};
   rows[0].in_place->wrong = 0;
   // 2 * 4 ranks * 1 MiB in 100.25 us: 83.7 GB/s.
@@ -251,7 +251,7 @@ TEST(Verdict, SaysWhatTheMemoryCanDo) {
   EXPECT_THAT(verdict({}, rows, summarize(rows, 0), {}), HasSubstr("Results: WRONG. 3 elements"));
 }
 
-TEST(Limit, IsWhatACopyInsideTheGpuNeeds) {
+TEST(Limit, IsTheTimeOfACopyInsideTheGpu) {
   // 2 * 4 ranks * 1 MiB at 4000 GB/s: 2.10 us.
   const Ceiling ceiling{.copy_gbs = 4000, .copy_bytes = 1 << 30, .group_size = 4, .gpus = 1};
   std::vector rows{sample_row()};
@@ -279,12 +279,12 @@ std::string plot_of(int n, double last) {
   return plot_svg({}, rows);
 }
 
-TEST(Verdict, PlotsSmallSizesSoThatTheyCanBeSeen) {
+TEST(Verdict, WideRangesArePlottedOnALogarithmicAxis) {
   EXPECT_THAT(plot_of(1, 1000), HasSubstr("bus bandwidth (GB/s) (log)"));
   EXPECT_THAT(plot_of(1, 10), Not(HasSubstr("(log)")));
 }
 
-TEST(Verdict, PlotsNoMoreNamesThanAPictureHasRoomFor) {
+TEST(Verdict, PlotNamesOnlyTheFastestLines) {
   const std::string svg = plot_of(300, 2);
   EXPECT_THAT(svg, HasSubstr(">276 others<"));
   EXPECT_THAT(svg, HasSubstr(">type299 ")) << "the fastest has its name";
@@ -294,7 +294,7 @@ TEST(Verdict, PlotsNoMoreNamesThanAPictureHasRoomFor) {
   EXPECT_LT(height, 700);
 }
 
-TEST(Verdict, PlotsEvenOneEmptyRow) {
+TEST(Verdict, OneEmptyRowIsPlottedWithoutNan) {
   EXPECT_THAT(plot_svg({}, std::vector{sample_row()}), HasSubstr("float sum, in place</text>"));
   Row empty = sample_row();
   empty.size = 0;

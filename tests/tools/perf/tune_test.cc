@@ -43,12 +43,12 @@ TEST(Winner, HasToBeAheadInMostRounds) {
   EXPECT_EQ(winner(std::vector{usual, lucky}, 0, 0.03), 0u);
 }
 
-TEST(Winner, IsNeverOneThatWasGivenUp) {
+TEST(Winner, IsNeverAnAbandonedTrial) {
   const Trial usual{"usual", {10, 10, 10}}, hopeless{"hopeless", {}, 1};
   EXPECT_EQ(winner(std::vector{usual, hopeless}, 0, 0.03), 0u);
 }
 
-TEST(Winner, RatiosAreOfTheSameRound) {  // the machine was slow in two rounds
+TEST(Winner, RatioIsTheMedianOfSameRounds) {  // the machine was slow in two rounds
   EXPECT_DOUBLE_EQ(ratio({"a", {2, 20, 2, 20}}, {"b", {1, 10, 1, 10}}), 2);
   EXPECT_DOUBLE_EQ(median({3, 1, 2}), 2);
   EXPECT_DOUBLE_EQ(median({4, 1, 2, 3}), 2.5);
@@ -75,7 +75,7 @@ TEST(Rows, ChangeHalfWayBetweenSizes) {
   EXPECT_TRUE(rows_of(scope, {}).empty());
 }
 
-TEST(Threshold, IsTheLeastFromWhichOnItPays) {
+TEST(Threshold, IsTheLeastSizeFromWhichStreamingPays) {
   const auto threshold = [](std::vector<StreamPoint> points, std::size_t old = 0) {
     return stream_threshold(points, 0.03, 1000, old);
   };
@@ -137,7 +137,7 @@ TEST(Existing, IsReadUnlessItIsOfAnotherMachine) {
   ::unlink(file.c_str());
 }
 
-TEST(TimedRace, TellsTheSlowFromTheFastOnEveryRank) {
+TEST(TimedRace, DistinguishesSlowFromFastOnEveryRank) {
   auto contexts = Context::threads(2);
   ASSERT_TRUE(contexts) << contexts.status().message();
   std::vector<std::vector<Trial>> seen(2);

@@ -17,7 +17,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-TEST(HostList, NamesSlotsAndRepetitions) {
+TEST(HostList, SlotsAndRepetitionsAreParsed) {
   EXPECT_THAT(*parse_hosts("a:2,b"), ElementsAre(Host{"a", 2}, Host{"b", 1, true}));
   EXPECT_THAT(*parse_hosts("a,b,a:2"), ElementsAre(Host{"a", 3}, Host{"b", 1, true}));
   EXPECT_THAT(*parse_hosts("a,b:1,a"), ElementsAre(Host{"a", 2, true}, Host{"b", 1}));
@@ -31,7 +31,7 @@ TEST(HostList, NamesSlotsAndRepetitions) {
   }
 }
 
-TEST(HostFile, OneALine) {
+TEST(HostFile, HostsAreReadOnePerLine) {
   EXPECT_THAT(*parse_hostfile("# all\n a slots=2\nb:3 # fast\n\nc\n[fd77::1] slots=2"),
               ElementsAre(Host{"a", 2}, Host{"b", 3}, Host{"c", 1, true}, Host{"fd77::1", 2}));
   for (const char* bad :
@@ -48,7 +48,7 @@ TEST(Placement, FillsHostsInOrderAndLeavesOutTheRest) {
   EXPECT_THAT(place(hosts, 7).status().message(), HasSubstr("7 ranks, but the hosts have 6 slots"));
 }
 
-TEST(Placement, SharesTheRestAmongHostsWithoutANumber) {
+TEST(Placement, SharesTheRestAmongHostsWithoutASlotCount) {
   EXPECT_THAT(*place(*parse_hosts("a,b"), 4), ElementsAre(Host{"a", 2}, Host{"b", 2}));
   EXPECT_THAT(*place(*parse_hosts("a,b,c"), 5), ElementsAre(Host{"a", 2}, Host{"b", 2}, Host{"c", 1}));
   EXPECT_THAT(*place(*parse_hosts("a:2,b"), 5), ElementsAre(Host{"a", 2}, Host{"b", 3}));
@@ -59,14 +59,14 @@ TEST(Placement, SharesTheRestAmongHostsWithoutANumber) {
   EXPECT_FALSE(place(*parse_hosts("a:2,b:2"), 5).ok());
 }
 
-TEST(AgentCommand, SplitsAtBlanksAndNamesTheHost) {
+TEST(AgentCommand, SplitsAtBlanksAndInsertsTheHost) {
   EXPECT_THAT(agent_command(kSshAgent, "n1"), ElementsAre("ssh", "-o", "BatchMode=yes", "n1"));
   EXPECT_THAT(agent_command(" ip  netns exec {host} --on={host}-{host}", "lab-0"),
               ElementsAre("ip", "netns", "exec", "lab-0", "--on=lab-0-lab-0"));
   EXPECT_TRUE(agent_command("", "a").empty());
 }
 
-TEST(Messages, ArriveWholeHoweverTheyAreCut) {
+TEST(Messages, AreReassembledFromPiecesOfAnySize) {
   const std::vector<Message> sent{{Kind::over, {}},
                                   {Kind::line, {"3", "e", "1", std::string("a\0b\n", 4)}},
                                   {Kind::say, {"", std::string(100'000, 'x')}}};
@@ -92,7 +92,7 @@ TEST(Messages, ArriveWholeHoweverTheyAreCut) {
   }
 }
 
-TEST(Messages, WhatIsNoneIsRefused) {
+TEST(Messages, InvalidBytesAreRefused) {
   using namespace std::string_literals;
   for (const std::string& bytes : {"\0\0\0\0"s, "\1\0\0\0\0"s, "\1\0\0\0\xf0"s, "HTTP/1.1 400 Bad Request"s,
                                    "\3\0\0\0\1\1\0"s, "\6\0\0\0\1\2\0\0\0x"s, "\xff\xff\xff\xff"s}) {
@@ -137,7 +137,7 @@ TEST(Messages, OrdersArriveAsTheyWereGiven) {
   EXPECT_EQ(got->argv, sent.argv);
 }
 
-TEST(Messages, OrdersThatCannotBeFollowedAreRefused) {
+TEST(Messages, InvalidOrdersAreRefused) {
   Orders none = orders(), beyond = orders();
   none.argv.clear();
   beyond.first_rank = 3;
@@ -151,7 +151,7 @@ TEST(Messages, OrdersThatCannotBeFollowedAreRefused) {
   }
 }
 
-TEST(AgentCommand, HasToNameTheHost) {
+TEST(AgentCommand, CommandWithoutTheHostIsRefused) {
   for (const char* good : {kSshAgent, "", " ", "ip netns exec {host}"})
     EXPECT_TRUE(check_agent(good).ok()) << good;
   EXPECT_EQ(check_agent("ssh node1").code(), Code::invalid);
@@ -182,7 +182,7 @@ TEST(Rendezvous, TakesTheFirstOfferThatAllHaveReached) {
   EXPECT_EQ(place.choose()->address, "10.0.0.1");
 }
 
-TEST(Rendezvous, SaysWhoReachedWhatWhereNoOfferServesAll) {
+TEST(Rendezvous, FailureListsWhichHostReachedWhichAddress) {
   RendezvousChoice place({"a", "b", "c"});
   place.offer({{"127.0.0.1", 1, 2}, {"10.0.0.1", 3, 4}});
   place.reached(1, {1});
@@ -191,7 +191,7 @@ TEST(Rendezvous, SaysWhoReachedWhatWhereNoOfferServesAll) {
               HasSubstr("no address of host a is reached by all others: 127.0.0.1 by none; 10.0.0.1 by b"));
 }
 
-TEST(Rendezvous, WhoListensIsReachedAndProvesIt) {
+TEST(Rendezvous, OnlyAListenerWithTheTokenIsReached) {
   Result<Listeners> listeners = Listeners::open("localhost", "token", "");
   ASSERT_TRUE(listeners.ok()) << listeners.status().message();
   std::vector<Offer> offers = listeners->offers();

@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, Output,
                          testing::Values(Where{"Here", "-n 2"}, Where{"Hosts", "-H a,b --launch-agent ''"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(Output, AStuckReaderDoesNotHoldUpTheTimeout) {
+TEST_P(Output, StuckReaderDoesNotDelayTheTimeout) {
   const auto begin = std::chrono::steady_clock::now();
   into_stuck_pipe("--timeout 1 yes");
   EXPECT_EQ(exit_code(), "124\n");
@@ -64,7 +64,7 @@ TEST_P(Output, AStuckReaderDoesNotHoldUpTheTimeout) {
       << err;
 }
 
-TEST_P(Output, AStuckReaderDoesNotHoldUpSignals) {
+TEST_P(Output, StuckReaderDoesNotDelaySignals) {
   into_stuck_pipe(script("echo $$ >$RANK; exec yes"));
   const pid_t launcher = pid_in("launcher"), first = pid_in("0"), second = pid_in("1");
   std::this_thread::sleep_for(std::chrono::milliseconds(300));  // until all pipes are full
@@ -73,7 +73,7 @@ TEST_P(Output, AStuckReaderDoesNotHoldUpSignals) {
   EXPECT_FALSE(alive(first) || alive(second));
 }
 
-TEST_P(Output, AStuckReaderDoesNotHideADeath) {
+TEST_P(Output, StuckReaderDoesNotHideTheDeathOfARank) {
   into_stuck_pipe(
       script("echo $$ >$RANK; [ $RANK = 1 ] || exec yes\nsleep 0.5; echo 'disk full' >&2; exit 3"));
   const pid_t first = pid_in("0");
@@ -85,7 +85,7 @@ TEST_P(Output, AStuckReaderDoesNotHideADeath) {
   EXPECT_EQ(exit_code(), "3\n");
 }
 
-TEST_P(Output, ASlowReaderGetsAllOfItAndHoldsUpTheRanks) {
+TEST_P(Output, SlowReaderGetsAllOutputAndThrottlesTheRanks) {
   const std::string command = fmt::format(
       "cd {0}; {1} {2} --no-prefix {3} | (sleep 1; echo $(ls wrote* 2>/dev/null | wc -l) >early; wc -lc) "
       ">count",
@@ -99,7 +99,7 @@ TEST_P(Output, ASlowReaderGetsAllOfItAndHoldsUpTheRanks) {
   EXPECT_EQ(slurp(dir_ / "early"), "0\n") << "8 MB each were read though nobody took them";
 }
 
-TEST_P(Output, AnOutputThatTakesNoMoreEndsTheJobWithAWord) {
+TEST_P(Output, FailingOutputEndsTheJobWithAnError) {
   for (const char* where : {">/dev/full", ">&-"}) {
     const std::string command =
         fmt::format("cd {}; {} {} echo hi 2>err {}", dir_.string(), OURO_RUN, GetParam().arguments, where);
@@ -113,7 +113,7 @@ TEST_P(Output, AnOutputThatTakesNoMoreEndsTheJobWithAWord) {
   }
 }
 
-TEST_P(Output, APromptIsShownThoughItsLineHasNoEnd) {
+TEST_P(Output, PromptWithoutANewlineIsShown) {
   const pid_t launcher = start(fmt::format("{} {}", GetParam().arguments,
                                            script("[ $RANK = 0 ] || exit 0\nprintf 'name? '; while [ ! -e go "
                                                   "]; do sleep 0.05; done; echo me; printf end")));
@@ -123,7 +123,7 @@ TEST_P(Output, APromptIsShownThoughItsLineHasNoEnd) {
   EXPECT_EQ(slurp(dir_ / "out"), "[0] name? me\n[0] end\n");
 }
 
-TEST_P(Output, ALineOfMegabytesIsNotBrokenWithoutPrefixes) {
+TEST_P(Output, LineOfMegabytesIsNotSplitWithoutPrefixes) {
   const Outcome o =
       run(fmt::format("{} --no-prefix {}", GetParam().arguments,
                       script("[ $RANK = 1 ] || exit 0\nhead -c 3000000 /dev/zero | tr '\\0' x")));
@@ -137,7 +137,7 @@ TEST_P(Output, AnUnfinishedLineIsNotMixedWithAnotherRanks) {
   EXPECT_EQ(o.out, "[0] one\n[1] other\n[0] two\n");
 }
 
-TEST(LineSplitter, ShowsWhatIsUnfinishedOnce) {
+TEST(LineSplitter, UnfinishedLineIsShownOnce) {
   LineSplitter s;
   std::string got;
   const auto take = [&](std::string_view line, std::size_t shown, LineEnd) {
@@ -155,7 +155,7 @@ TEST(LineSplitter, ShowsWhatIsUnfinishedOnce) {
   EXPECT_EQ(got, "(ab)<ab|c><|d>");
 }
 
-TEST(Outlet, NeverWaitsAndSaysWhenItIsFull) {
+TEST(Outlet, NeverBlocksAndReportsWhenItIsFull) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   Fd read_end(ends[0]), write_end(ends[1]);

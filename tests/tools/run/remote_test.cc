@@ -38,7 +38,7 @@ TEST_F(Hosts, RanksFillTheSlotsInOrder) {
                                         "[4] 4/5 1/2 c 4/5 1/2 2 2/3 4/5"}));
 }
 
-TEST_F(Hosts, FromAFileAndWithoutANumberAllSlots) {
+TEST_F(Hosts, HostFileIsReadAndRanksDefaultToAllSlots) {
   std::ofstream(dir_ / "hosts") << "# two\na slots=2\n\nb:1  # the other\n";
   const Outcome o = run(fmt::format("--hostfile hosts {} {}", kHere, script("echo $OURO_HOSTID")));
   EXPECT_EQ(o.out.size(), 3u * 6) << o.err;
@@ -50,7 +50,7 @@ TEST_F(Hosts, WithoutAnAgentCommandEveryHostIsThisOne) {
             (std::multiset<std::string>{"[0] a", "[1] b"}));
 }
 
-TEST_F(Hosts, AllKnowOnePlaceOneJobAndOneSecretThatNoOtherJobKnows) {
+TEST_F(Hosts, AllRanksShareAnAddressAJobIdAndASecretOfTheirOwn) {
   const std::string arguments =
       std::string("-H a,b --no-prefix ") + kHere +
       script("echo $OURO_RENDEZVOUS $MASTER_ADDR $MASTER_PORT $OURO_JOB_ID $(cat $OURO_SECRET_FILE)");
@@ -101,7 +101,7 @@ TEST_F(Hosts, TheSecretIsInNoCommandLineAndNoEnvironment) {
   EXPECT_EQ(reap(launcher), 0);
 }
 
-TEST_F(Hosts, VariablesTravelAsTold) {
+TEST_F(Hosts, OnlySelectedVariablesAreExported) {
   ::setenv("OURO_ALGO", "ring", 1);
   ::setenv("OURO_SECRET", "mine", 1);
   ::setenv("COLOUR", "red", 1);
@@ -118,7 +118,7 @@ TEST_F(Hosts, VariablesTravelAsTold) {
   EXPECT_EQ(missing.code, 2);
 }
 
-TEST_F(Hosts, AFailingRankOfTheSecondHostEndsAll) {
+TEST_F(Hosts, FailingRankOfTheSecondHostEndsTheJob) {
   const Outcome o =
       run(std::string("-H a:2,b:2 ") + kHere +
           script("[ $RANK = 3 ] || exec sleep 60\necho 'h:1:1 a.cc:2 OURO WARN disk full' >&2; exit 42"));
@@ -128,7 +128,7 @@ TEST_F(Hosts, AFailingRankOfTheSecondHostEndsAll) {
   EXPECT_NE(o.err.find("exited with code 42; its last warning: disk full\n"), std::string::npos) << o.err;
 }
 
-TEST_F(Hosts, SurvivorsElsewhereHaveTimeToSpeakAndADeathIsTheCause) {
+TEST_F(Hosts, RemoteSurvivorsMayPrintAndTheDeathIsNamed) {
   const Outcome o =
       run(std::string("-H a,b ") + kHere +
           script("if [ $RANK = 1 ]; then echo $$ >1; exec sleep 60; fi\nwhile [ ! -s 1 ]; do sleep 0.01; "
@@ -139,7 +139,7 @@ TEST_F(Hosts, SurvivorsElsewhereHaveTimeToSpeakAndADeathIsTheCause) {
   EXPECT_EQ(o.err.find("exited with code 3"), std::string::npos) << o.err;
 }
 
-TEST_F(Hosts, WhoIgnoresSigtermElsewhereIsKilled) {
+TEST_F(Hosts, RemoteRankThatIgnoresSigtermIsKilled) {
   const Outcome o =
       run(std::string("-H a,b ") + kHere +
           script("if [ $RANK = 0 ]; then exit 7; fi\ntrap '' TERM; while :; do sleep 0.1; done"));
@@ -148,7 +148,7 @@ TEST_F(Hosts, WhoIgnoresSigtermElsewhereIsKilled) {
   EXPECT_LT(o.took, test::kHang);
 }
 
-TEST_F(Hosts, AnAgentThatDiesTakesItsRanksAndEndsTheOthers) {
+TEST_F(Hosts, DeathOfAnAgentEndsItsRanksAndAllOthers) {
   const pid_t launcher = start(std::string("-H a:1,b:2 ") + kHere +
                                script("echo $PPID >agent$RANK; echo $$ >$RANK; exec sleep 60"));
   pid_t ranks[3];
@@ -173,7 +173,7 @@ TEST_F(Hosts, NothingOutlivesTheLauncher) {
   EXPECT_TRUE(eventually([&] { return std::none_of(all.begin(), all.end(), alive); }));
 }
 
-TEST_F(Hosts, AnAgentWhoseInputEndsEndsItsRanks) {
+TEST_F(Hosts, AgentEndsItsRanksWhenItsInputEnds) {
   // As with ssh: the connection breaks, and no signal arrives. `cat` holds the pipe in between.
   const std::string through = agent(
       "host=$1; shift; if [ $host = b ]; then sh -c 'echo $$ >cat; exec cat' | \"$@\"; else exec \"$@\"; fi");
@@ -188,7 +188,7 @@ TEST_F(Hosts, AnAgentWhoseInputEndsEndsItsRanks) {
   EXPECT_TRUE(eventually([&] { return !alive(first) && !alive(second); }));
 }
 
-TEST_F(Hosts, TimeoutNamesWhoWasRunningAnywhere) {
+TEST_F(Hosts, TimeoutNamesRunningRanksOfAllHosts) {
   const Outcome o = run(std::string("-H a:2,b:2 --timeout 0.6 ") + kHere +
                         script("[ $RANK = 1 ] || [ $RANK = 2 ] || exec sleep 60"));
   EXPECT_EQ(o.code, 124);
@@ -230,7 +230,7 @@ TEST_F(Hosts, EndsWhenNobodyReadsItsOutput) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, test::kHang);
 }
 
-TEST_F(Hosts, WhatARemoteShellSaysIsPassedOn) {
+TEST_F(Hosts, OutputOfARemoteShellIsForwarded) {
   const Outcome o =
       run("-H a,b " + agent("echo Welcome to $1; echo careful >&2; shift; exec \"$@\"") + "true");
   EXPECT_EQ(o.code, 0);
@@ -239,7 +239,7 @@ TEST_F(Hosts, WhatARemoteShellSaysIsPassedOn) {
                                                          "[b] Welcome to b", "[b] careful"}));
 }
 
-TEST_F(Hosts, AnAgentThatCannotBeReachedSaysWhy) {
+TEST_F(Hosts, UnreachableAgentIsReportedWithItsReason) {
   const Outcome refused = run("-H a,b " +
                               agent("[ $1 = a ] || { echo 'Permission denied' >&2; exit 255; }; shift; exec "
                                     "\"$@\"") +
@@ -263,7 +263,7 @@ TEST_F(Hosts, AnAgentOfAnotherProtocolIsRefused) {
   EXPECT_NE(o.err.find("host a: no message of ouro-run and its agents"), std::string::npos) << o.err;
 }
 
-TEST_F(Hosts, ADirectoryThatIsGoneIsAnErrorAndNoCrash) {
+TEST_F(Hosts, DeletedWorkingDirectoryIsAnError) {
   const std::string command =
       fmt::format("cd {0}; mkdir gone; cd gone; rmdir ../gone; {1} -H a,b {2} true >{0}/out 2>{0}/err",
                   dir_.string(), OURO_RUN, kHere);
@@ -273,7 +273,7 @@ TEST_F(Hosts, ADirectoryThatIsGoneIsAnErrorAndNoCrash) {
       << slurp(dir_ / "err");
 }
 
-TEST_F(Hosts, TheListOfInterfacesChoosesWhereToMeet) {
+TEST_F(Hosts, InterfaceListChoosesTheRendezvousAddress) {
   const std::string where = script("echo $OURO_RENDEZVOUS");
   const Outcome lo = run("-H a,b -x OURO_SOCKET_IFNAME==lo --no-prefix --launch-agent '' " + where);
   EXPECT_EQ(lo.code, 0) << lo.err;
@@ -285,7 +285,7 @@ TEST_F(Hosts, TheListOfInterfacesChoosesWhereToMeet) {
   EXPECT_NE(none.err.find("host a: no network interface can be used"), std::string::npos) << none.err;
 }
 
-TEST_F(Hosts, RefusesWhatItCannotDo) {
+TEST_F(Hosts, InvalidUsageIsRefused) {
   const Outcome missing = run(std::string("-H a,b ") + kHere + "/no/such/program");
   EXPECT_EQ(missing.code, 127);
   EXPECT_NE(missing.err.find("cannot run /no/such/program: No such file or directory"), std::string::npos)

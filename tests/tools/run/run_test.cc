@@ -35,7 +35,7 @@ TEST_F(OuroRun, GivesEachRankItsVariables) {
                                         "[2] 2/3 2/3 2/3 2/3 0 2/3 0/0"}));
 }
 
-TEST_F(OuroRun, HandsFaultsToTheRanks) {
+TEST_F(OuroRun, FaultOptionsArePassedToTheRanks) {
   const std::string say = script("echo $OURO_FAULT");
   EXPECT_EQ(
       lines_of(run("-n 2 --fault kill:rank=1,op=5 --fault stop:rank=0 " + say).out),
@@ -108,20 +108,20 @@ TEST_F(OuroRun, NamesTheFirstRankThatFailedWithItsLastWarning) {
   EXPECT_NE(o.err.find("exited with code 42; its last warning: disk full\n"), std::string::npos) << o.err;
 }
 
-TEST_F(OuroRun, WithoutAWarningTheLastLineOfStderrIsTold) {
+TEST_F(OuroRun, WithoutAWarningTheLastLineOfStderrIsReported) {
   const Outcome o = run("-n 1 " + script("echo 'ouro: invalid: no' >&2; exit 1"));
   EXPECT_NE(o.err.find("exited with code 1; its last line on stderr: ouro: invalid: no\n"), std::string::npos)
       << o.err;
 }
 
-TEST_F(OuroRun, AHintWhereHelpIsStandsForNoError) {
+TEST_F(OuroRun, HelpHintIsNotReportedAsTheError) {
   for (const char* hint : {"Try: x --help", "Try 'x --help' for more information."}) {
     const Outcome o = run("-n 1 " + script(fmt::format("echo 'x: no' >&2; echo \"{}\" >&2; exit 2", hint)));
     EXPECT_NE(o.err.find("exited with code 2; its last line on stderr: x: no\n"), std::string::npos) << o.err;
   }
 }
 
-TEST_F(OuroRun, WhatItSetsItselfIsNotExported) {
+TEST_F(OuroRun, ExportOfAVariableThatItSetsIsRefused) {
   const char* const all[] = {"RANK=7", "OURO_RANK=9", "OURO_ROLL=x", "MASTER_PORT=1"};
   for (const char* variable : all) {
     const Outcome o = run(fmt::format("-x {} -n 2 true", variable));
@@ -135,7 +135,7 @@ TEST_F(OuroRun, WhatItSetsItselfIsNotExported) {
   EXPECT_EQ(both.out, "kill:rank=1,op=9;kill:rank=0,op=9\nkill:rank=1,op=9;kill:rank=0,op=9\n");
 }
 
-TEST_F(OuroRun, SurvivorsOfADeathHaveTimeToSpeak) {
+TEST_F(OuroRun, SurvivorsMayPrintAfterADeathAndOnlyTheDeathIsNamed) {
   const Outcome o = run("-n 2 " + script("if [ $RANK = 1 ]; then kill -SEGV $$; fi\n"
                                          "sleep 0.4; echo 'peer is dead' >&2; exit 3"));
   EXPECT_EQ(o.code, 128 + SIGSEGV);
@@ -146,7 +146,7 @@ TEST_F(OuroRun, SurvivorsOfADeathHaveTimeToSpeak) {
       << "only the first failure is named: " << o.err;
 }
 
-TEST_F(OuroRun, SigkillsWhoIgnoresSigterm) {
+TEST_F(OuroRun, RankThatIgnoresSigtermIsKilled) {
   const Outcome o =
       run("-n 2 " + script("if [ $RANK = 1 ]; then exit 7; fi\ntrap '' TERM; while :; do sleep 0.1; done"));
   EXPECT_EQ(o.code, 7);
@@ -154,7 +154,7 @@ TEST_F(OuroRun, SigkillsWhoIgnoresSigterm) {
   EXPECT_LT(o.took, test::kHang);
 }
 
-TEST_F(OuroRun, TimeoutEndsTheJobAndNamesWhoWasRunning) {
+TEST_F(OuroRun, TimeoutEndsTheJobAndNamesRunningRanks) {
   const Outcome o = run("-n 3 --timeout 0.5 " + script("[ $RANK = 1 ] || exec sleep 60"));
   EXPECT_EQ(o.code, 124);
   EXPECT_LT(o.took, test::kHang);
@@ -197,7 +197,7 @@ TEST_F(OuroRun, PassesSignalsOn) {
   }
 }
 
-TEST_F(OuroRun, RankZeroReadsTheInputTheOthersNone) {
+TEST_F(OuroRun, OnlyRankZeroReadsTheInput) {
   std::ofstream(dir_ / "input") << "line\n";
   EXPECT_EQ(run("-n 2 cat", (dir_ / "input").string()).out, "[0] line\n");
 }
@@ -209,12 +209,12 @@ TEST_F(OuroRun, EndsWhenNobodyReadsItsOutput) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, test::kHang);
 }
 
-TEST_F(OuroRun, OversubscribesTheMachine) {
+TEST_F(OuroRun, MoreRanksThanCoresStart) {
   const Outcome o = run("-n 64 " + script("exit 0"));
   EXPECT_EQ(o.code, 0) << o.err;
 }
 
-TEST_F(OuroRun, RefusesWhatItCannotDo) {
+TEST_F(OuroRun, InvalidUsageIsRefused) {
   const Outcome missing = run("-n 2 /no/such/program");
   EXPECT_EQ(missing.code, 127);
   EXPECT_NE(missing.err.find("cannot run /no/such/program: No such file or directory"), std::string::npos);
@@ -263,7 +263,7 @@ TEST_F(OuroRun, BindsWithinItsOwnAffinityMask) {
       .join();
 }
 
-TEST_F(OuroRun, TheEnvironmentBindsOnce) {
+TEST_F(OuroRun, EnvironmentBindingIsNotInheritedByRanks) {
   ::setenv("OURO_BIND", "core", 1);
   const Outcome bound = run("-n 1 " + script(std::string(kTellAffinity) + "; echo $OURO_BIND"));
   const Outcome free = run("-n 1 --bind none " + script(kTellAffinity));
@@ -291,7 +291,7 @@ TEST_F(OuroRun, RefusesBindingsThatDoNotExist) {
   EXPECT_NE(invented.err.find("HWLOC_SYNTHETIC"), std::string::npos) << invented.err;
 }
 
-TEST(Spawn, APlaceThatDoesNotExistIsAnError) {
+TEST(Spawn, BindingToAMissingCpuIsAnError) {
   const auto child = spawn({"true"}, {}, STDIN_FILENO, {.cpus = {65000}});
   ASSERT_TRUE(child.ok()) << child.status().message();
   const auto* error = std::get_if<StartError>(&*child);
@@ -300,7 +300,7 @@ TEST(Spawn, APlaceThatDoesNotExistIsAnError) {
   EXPECT_EQ(error->error, EINVAL);
 }
 
-TEST(Spawn, MemoryThatCannotBePreferredIsOnlyTold) {
+TEST(Spawn, MissingMemoryNodeIsReportedButNotFatal) {
   auto child = spawn({"/bin/true"}, {}, STDIN_FILENO, {.node = 1000});
   ASSERT_TRUE(child.ok()) << child.status().message();
   auto* started = std::get_if<Child>(&*child);
@@ -321,7 +321,7 @@ TEST_F(OuroRun, ArgumentsOfTheProgramAreNotItsOwn) {
   EXPECT_EQ(run("-n 1 echo -n 5 --timeout --help -- x").out, "[0] 5 --timeout --help -- x\n");
 }
 
-TEST_F(OuroRun, ALibraryWhosePathWouldBeDividedIsNotPreloaded) {
+TEST_F(OuroRun, PreloadPathWithABlankOrColonIsRefused) {
   for (const char* prefix : {"a b", "a:b"}) {
     const fs::path root = dir_ / prefix, program = root / "bin/ouro-run", nccl = root / "lib/ouro/nccl";
     fs::create_directories(root / "bin");

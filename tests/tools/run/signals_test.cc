@@ -41,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, Signalled,
                                                OLD_SYSTEM " EPERM"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(Signalled, UserSignalsReachTheRanksAndTheJobGoesOn) {
+TEST_P(Signalled, UserSignalsReachTheRanksAndTheJobContinues) {
   for (const auto& [number, name] : {std::pair{SIGUSR1, "USR1"}, std::pair{SIGUSR2, "USR2"}}) {
     const pid_t launcher = launch(fmt::format(
         "trap 'echo >got$RANK' {}; echo $$ >$RANK\nwhile [ ! -e go ]; do sleep 0.05; done", name));
@@ -83,7 +83,7 @@ TEST_P(Signalled, AStoppedJobCanBeEnded) {
   EXPECT_EQ(reap(launcher), 128 + SIGTERM);
 }
 
-TEST_P(Signalled, WhatItWasStartedToIgnoreItIgnores) {
+TEST_P(Signalled, SignalsIgnoredAtItsStartStayIgnored) {
   const std::string command =
       fmt::format("cd {0}; trap '' HUP; exec {1} {2} {3} >out 2>err </dev/null", dir_.string(), OURO_RUN,
                   GetParam().arguments, script("echo $$ >$RANK; while [ ! -e go ]; do sleep 0.05; done"));
@@ -116,7 +116,7 @@ TEST_P(Signalled, NothingOutlivesAKilledLauncher) {
   EXPECT_TRUE(eventually([&] { return std::none_of(all.begin(), all.end(), alive); }));
 }
 
-TEST_P(Signalled, NothingOutlivesWhoLooksAfterTheRanks) {
+TEST_P(Signalled, NothingOutlivesAKilledSupervisor) {
   const pid_t launcher = launch(kFamily);
   std::vector<pid_t> all;
   for (const char* file : {"0", "1", "s0", "s1"}) all.push_back(pid_in(file));
@@ -129,7 +129,7 @@ TEST_P(Signalled, NothingOutlivesWhoLooksAfterTheRanks) {
       << slurp(dir_ / "err");
 }
 
-TEST_F(OuroRun, AProgramThatDoesNotStartCanBeGivenUp) {
+TEST_F(OuroRun, BlockedStartEndsByTimeoutOrSignal) {
   // Opening a file under a write lease blocks until the holder releases it, for up to 45 s.
   const fs::path program = dir_ / "program";
   fs::copy_file("/bin/true", program);
@@ -185,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, Joining,
                                          Where{"LastHost", "-H a:2,b -n 3 --launch-agent ''"}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST_P(Joining, ARankThatReturnsWithoutJoiningIsNamedToThoseWhoWait) {
+TEST_P(Joining, RankThatExitsWithoutJoiningIsNamedToWaitingRanks) {
   for (int missing = 0; missing < 3; ++missing) {
     for (const char* moment : {"", "sleep 0.7; "}) {  // before the others ask, and while they wait
       const Outcome o = run(fmt::format(
@@ -200,7 +200,7 @@ TEST_P(Joining, ARankThatReturnsWithoutJoiningIsNamedToThoseWhoWait) {
   }
 }
 
-TEST_P(Joining, JobsThatAreCompleteAndProgramsOfOtherKindsDoNotMind) {
+TEST_P(Joining, CompleteJobsAndOtherProgramsAreNotAffected) {
   const Outcome o = run(fmt::format("{} {}", GetParam().arguments, JOINER));
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(run(fmt::format("{} {}", GetParam().arguments, script("sleep 0.$RANK"))).code, 0);

@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, Descriptors, testing::Values(kHere, kHosts)
 
 /// The ranks print, and so does the library, to descriptors that were closed before they started: the text
 /// must be lost, and not be written to a socket or a segment that got the number.
-TEST_P(Descriptors, ThatAreClosedAreNotTheLibrarysOwn) {
+TEST_P(Descriptors, ClosedStandardDescriptorsAreNotReusedForData) {
   constexpr const char* kCloses[] = {"0<&-", "1>&-", "2>&-"};
   for (const char* who : {"[ $OURO_RANK = 1 ]", "true"})
     for (unsigned set = 0; set < 8; ++set) {
@@ -65,7 +65,7 @@ TEST_P(Descriptors, ThatAreClosedAreNotTheLibrarysOwn) {
 }
 
 /// The launcher itself and its agents, whose pipes would otherwise get the numbers.
-TEST_P(Descriptors, OfTheLauncherMayBeClosed) {
+TEST_P(Descriptors, LauncherRunsWithClosedStandardDescriptors) {
   const std::string job = fmt::format("cd {}; {} {} {}", dir_.string(), OURO_RUN, GetParam().arguments,
                                       script("echo $OURO_RANK >ran$OURO_RANK; exec " JOINER " >/dev/null"));
   const auto code = [](int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : -1; };
@@ -78,7 +78,7 @@ TEST_P(Descriptors, OfTheLauncherMayBeClosed) {
 class FileSizes : public Surroundings {};
 INSTANTIATE_TEST_SUITE_P(Everywhere, FileSizes, testing::Values(kHere, kHosts), kName);
 
-TEST_P(FileSizes, TooSmallForASegmentAreAnErrorOfTheRank) {
+TEST_P(FileSizes, LimitTooSmallForASegmentIsAnErrorOfTheRank) {
   const Outcome o = launch(script("ulimit -f 8; exec " JOINER));
   EXPECT_EQ(o.code, 1) << o.err;
   EXPECT_THAT(o.err, HasSubstr("cannot reserve "));
@@ -86,7 +86,7 @@ TEST_P(FileSizes, TooSmallForASegmentAreAnErrorOfTheRank) {
   EXPECT_THAT(o.err, HasSubstr("raise `ulimit -f`"));
 }
 
-TEST_P(FileSizes, OfNothingEndTheLauncherWithItsReason) {
+TEST_P(FileSizes, LimitOfZeroEndsTheLauncherWithItsReason) {
   const std::string command =
       fmt::format("cd {}; (ulimit -f 0; {} {} " JOINER "; echo code $?) 2>&1 | cat >all", dir_.string(),
                   OURO_RUN, GetParam().arguments);
@@ -97,7 +97,7 @@ TEST_P(FileSizes, OfNothingEndTheLauncherWithItsReason) {
 }
 
 /// A log that may not grow is no reason for a rank to die.
-TEST_P(FileSizes, OfALogThatIsFullEndNothing) {
+TEST_P(FileSizes, FullLogFileDoesNotEndTheRank) {
   const Outcome o = launch(script(fmt::format(
       "log={}/log$OURO_RANK; truncate -s 4G $log; ulimit -f $((4 * 1024 * 1024 * 2))\n"
       "export OURO_DEBUG=INFO OURO_DEBUG_FILE=$log; [ $(stat -c %s $log) = 4294967296 ] || exit 77; exec {}",
@@ -128,7 +128,7 @@ TEST_P(OldSystem, ARankThatFailsEndsTheJob) {
 class OnlyIpv6 : public Surroundings {};
 INSTANTIATE_TEST_SUITE_P(Everywhere, OnlyIpv6, testing::Values(kHere, kHosts), kName);
 
-TEST_P(OnlyIpv6, OnTheLoopbackIsEnough) {
+TEST_P(OnlyIpv6, JobRunsWithIpv6OnTheLoopbackOnly) {
   const std::string inside =
       script(fmt::format("ip link set lo up && ip -4 address flush dev lo && ip -6 address show dev lo | "
                          "grep -q ::1 || exit 77\n"

@@ -21,7 +21,7 @@ std::string with(std::string from, std::string to) {
   return text.replace(at, from.size(), to);
 }
 
-TEST(ClusterFile, IsRead) {
+TEST(ClusterFile, EveryFieldIsRead) {
   const Result<Cluster> c = parse_cluster(kGood);
   ASSERT_TRUE(c.ok());
   EXPECT_EQ(c->name, "mine");
@@ -35,7 +35,7 @@ TEST(ClusterFile, IsRead) {
   EXPECT_EQ(c->slot_bytes, 65536);
 }
 
-TEST(ClusterFile, WrongOnesAreRefusedByName) {
+TEST(ClusterFile, WrongFieldsAreRefusedByName) {
   const std::pair<std::string, std::string> wrong[] = {
       {with("\"slots\": 8", "\"slots\": 1"), "slots"},
       {with("\"slots\": 8", "\"slots\": 2.5"), "slots"},
@@ -67,7 +67,7 @@ TEST(ClusterNames, AreFoundOrExplained) {
   EXPECT_FALSE(find_cluster("/").ok());  // a directory can be opened, but not read
 }
 
-TEST(ClusterShapes, NodesAndRate) {
+TEST(ClusterShapes, NodesAndRateAreParsed) {
   const Result<Cluster> even = find_cluster("2x4@1gbit"), odd = find_cluster("7+8@12.5gbit");
   ASSERT_TRUE(even.ok() && odd.ok());
   EXPECT_EQ(even->nodes, (std::vector<int>{4, 4}));
@@ -86,7 +86,7 @@ TEST(ClusterShapes, NodesAndRate) {
   }
 }
 
-TEST(ClusterFile, NodesOfDifferentSizes) {
+TEST(ClusterFile, NodesMayHaveDifferentSizes) {
   const Result<Cluster> c =
       parse_cluster(with("\"ranks_per_node\": 4", "\"nodes\": [1, 5, 2], \"node_port\": true"));
   ASSERT_TRUE(c.ok()) << c.status().failure()->text;
@@ -101,7 +101,7 @@ TEST(ClusterFile, NodesOfDifferentSizes) {
 
 /// The figures are those for 64 KiB between the farthest cores, with the kind of copy chosen there, which the
 /// host's ranks use.
-TEST(ClusterFile, ACalibrationIsItsHost) {
+TEST(ClusterFile, CalibrationFileDescribesItsHost) {
   rt::Calibration c = rt::far_zen3();
   const Result<Cluster> host = parse_cluster(rt::to_json(c, "invented"));
   ASSERT_TRUE(host.ok()) << host.status().message();
@@ -115,7 +115,7 @@ TEST(ClusterFile, ACalibrationIsItsHost) {
 
 /// There is only one model: ouro-sim's prediction for a calibrated host is the one that chooses
 /// algorithms there.
-TEST(ClusterFile, ACalibratedHostTakesWhatTheLibraryPredicts) {
+TEST(ClusterFile, CalibratedHostUsesTheLibrarysPrediction) {
   const rt::Calibration c = rt::far_zen3();
   const Result<Cluster> host = parse_cluster(rt::to_json(c, "invented"));
   ASSERT_TRUE(host.ok());

@@ -39,7 +39,7 @@ double seconds(const Cluster& cluster, const Job& j, Method method = Method::ful
 
 void expect_near(double got, double want, double relative) { EXPECT_NEAR(got, want, want * relative); }
 
-TEST(Formulas, Ring) {
+TEST(Formulas, RingAllReduceTakesTheTimeOfItsFormula) {
   const double n = 8, bytes = 8e6, block = bytes / n;
   const double want = 2 * (n - 1) * (1e-3 + block * 1e-9) + (n - 1) * block * 0.25e-9;
   expect_near(seconds(plain(), job(Collective::all_reduce, Algorithm::ring, 8, bytes)), want, 1e-9);
@@ -65,13 +65,13 @@ TEST(Formulas, ChainBroadcastStreamsAtTheRateOfALink) {
   EXPECT_NEAR(p->intra, 7 * bytes, 1);
 }
 
-TEST(Formulas, OneShot) {
+TEST(Formulas, OneShotAllReduceTakesTheTimeOfItsFormula) {
   const double n = 4, bytes = 1e6;
   const double want = bytes * 0.5e-9 + 2e-3 + (n - 1) * bytes * (0.5e-9 + 0.25e-9);
   expect_near(seconds(plain(), job(Collective::all_reduce, Algorithm::oneshot, 4, bytes)), want, 1e-9);
 }
 
-TEST(Formulas, DisseminationBarrier) {
+TEST(Formulas, DisseminationBarrierTakesLogarithmicRounds) {
   expect_near(seconds(plain(), job(Collective::barrier, Algorithm::dissemination, 9, 0)), 4e-3, 1e-9);
 }
 
@@ -90,7 +90,7 @@ TEST(Formulas, WideSumsCostTwiceTheBytesOnTheWayUpOnly) {
               7 * (1e-3 + 2 * block * 1e-9) + 7 * (1e-3 + block * 1e-9) + 7 * 2 * block * 0.25e-9, 1e-9);
 }
 
-TEST(Flows, EachOfTheListIsPredictedAndNoneFasterThanItsBytesAllow) {
+TEST(Flows, EachIsPredictedAndNoneFasterThanItsBytesAllow) {
   int predicted = 0;
   flow::for_each_flow([&](Collective c, Algorithm a, auto flow) {
     if (flow.kSwitched) return;       // the clusters have no such switch
@@ -127,7 +127,7 @@ TEST(Formulas, PullReadsEachOthersBuffers) {
   EXPECT_LE(got, fold + read + 4 * 2e-3);  // time of the meets
 }
 
-TEST(Traffic, AddsUp) {
+TEST(Traffic, BytesAddUpOverAllLinks) {
   const double bytes = 8e6;
   const Result<Prediction> ring = predict(plain(4), job(Collective::all_reduce, Algorithm::ring, 8, bytes));
   ASSERT_TRUE(ring.ok());
@@ -168,7 +168,7 @@ TEST(NodePorts, AreSharedByTheRanksOfANode) {
   expect_near(seconds(c, lanes), 2 * 4, 1e-4);
 }
 
-TEST(NodePorts, HierarchyCarriesTheLeastAndNearlyReachesTheLimit) {
+TEST(NodePorts, HierarchyCarriesTheLeastBytesAndNearsTheLimit) {
   for (const char* shape : {"2x4@1gbit", "7+8@10gbit", "1+5+2@1gbit", "4x8@25gbit"}) {
     const Result<Cluster> c = find_cluster(shape);
     ASSERT_TRUE(c.ok());
@@ -188,7 +188,7 @@ TEST(NodePorts, HierarchyCarriesTheLeastAndNearlyReachesTheLimit) {
   }
 }
 
-TEST(NodePorts, StagingDoesNotReachOtherHosts) {
+TEST(NodePorts, StagedAlgorithmsAreRefusedBetweenHosts) {
   const Result<Cluster> c = find_cluster("2x4@1gbit");
   ASSERT_TRUE(c.ok());
   EXPECT_FALSE(predict(*c, job(Collective::all_reduce, Algorithm::oneshot, 8, 8)).ok());
@@ -198,7 +198,7 @@ TEST(NodePorts, StagingDoesNotReachOtherHosts) {
 }
 
 /// One message per rank on a tree of nodes: as many hops between nodes as the tree is deep, there and back.
-TEST(Formulas, HierarchyTree) {
+TEST(Formulas, HierarchyTreeTakesTheDepthOfItsTree) {
   const double t = seconds(plain(4), job(Collective::all_reduce, Algorithm::hierarchy_tree, 16, 1));
   expect_near(t, 2 * 1e-3 + 2 * 2 * 5e-3, 0.01);
 }
@@ -233,7 +233,7 @@ TEST(Representatives, EqualTheFullSimulation) {
   EXPECT_GT(compared, 400);
 }
 
-TEST(Representatives, RefuseWhatIsNotAlike) {
+TEST(Representatives, RefuseJobsWhoseRanksAreNotAlike) {
   EXPECT_FALSE(
       predict(plain(), job(Collective::broadcast, Algorithm::chain, 8, 1), Method::representative).ok());
   EXPECT_FALSE(
@@ -242,7 +242,7 @@ TEST(Representatives, RefuseWhatIsNotAlike) {
       predict(plain(6), job(Collective::all_reduce, Algorithm::halving, 12, 1), Method::representative).ok());
 }
 
-TEST(Rounds, ContinuedSteadyStateIsWhatAllRoundsTake) {
+TEST(Rounds, ExtrapolatedSteadyStateEqualsAllRounds) {
   for (const Algorithm a :
        {Algorithm::ring, Algorithm::chain, Algorithm::tree, Algorithm::halving, Algorithm::direct}) {
     for (const int ranks_per_node : {0, 4}) {
@@ -260,7 +260,7 @@ TEST(Rounds, ContinuedSteadyStateIsWhatAllRoundsTake) {
   }
 }
 
-TEST(Scale, SixteenThousandRanksInSeconds) {
+TEST(Scale, SixteenThousandRanksArePredictedInSeconds) {
   const auto start = std::chrono::steady_clock::now();
   const Result<Cluster> cluster = find_cluster("nvlink-ndr");
   ASSERT_TRUE(cluster.ok());
@@ -275,7 +275,7 @@ TEST(Scale, SixteenThousandRanksInSeconds) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::minutes(1));
 }
 
-TEST(Errors, AreTyped) {
+TEST(Errors, InvalidJobsReturnTypedErrors) {
   const Cluster c = plain();
   for (const Job& j :
        {job(Collective::barrier, Algorithm::ring, 8, 0), job(Collective::all_reduce, Algorithm::ring, 0, 1),

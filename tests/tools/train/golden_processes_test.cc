@@ -61,10 +61,10 @@ void decentralised(const std::string& model, const std::string& optimizer) {
   });
 }
 
-TEST(TrainGolden, Charlm) { decentralised("charlm", "accum_adamw"); }
-TEST(TrainGolden, Digits) { decentralised("digits", "accum_adam"); }
+TEST(TrainGolden, CharlmRunsMatchTheRecord) { decentralised("charlm", "accum_adamw"); }
+TEST(TrainGolden, DigitsRunsMatchTheRecord) { decentralised("digits", "accum_adam"); }
 
-TEST(TrainGolden, FederatedDigits) {
+TEST(TrainGolden, FederatedDigitsRunsMatchTheRecord) {
   CasesRun cases{"runs of ouro-train, federated digits"};
   for_each_run("xffl_federated_digits.json", [&](int n, const std::string& name, const json& want) {
     NameParts parts(name);  // "[4, 2]/K5"

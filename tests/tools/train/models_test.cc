@@ -51,7 +51,7 @@ TEST(Digits, SplitIsTheRecordedOne) {
   EXPECT_EQ(sum * 16, 561718);
 }
 
-TEST(Digits, PermutationIsComplete) {
+TEST(Digits, PermutationContainsEveryIndexOnce) {
   auto order = lcg_permutation(1437, 7);
   std::sort(order.begin(), order.end());
   for (std::uint32_t i = 0; i < order.size(); ++i) ASSERT_EQ(order[i], i);
@@ -59,7 +59,7 @@ TEST(Digits, PermutationIsComplete) {
   EXPECT_THAT(lcg_permutation(1, 1), ElementsAre(0));
 }
 
-TEST(Digits, ParserNamesRowColumnAndFinding) {
+TEST(Digits, ParserErrorNamesRowColumnAndValue) {
   const auto error = [](const std::string& text) {
     const Result<Digits> r = parse_digits(text, "toy.csv");
     EXPECT_EQ(r.status().code(), Code::invalid);
@@ -83,7 +83,7 @@ TEST(Digits, ParserNamesRowColumnAndFinding) {
   EXPECT_THAT(error(text_with_row(0, zeros + "1") + zeros + "1\n"), HasSubstr("rows, found more"));
 }
 
-TEST(Digits, DataDirectoryIsNeverOverruled) {
+TEST(Digits, GivenDataDirectoryHasNoFallback) {
   ::setenv("OURO_DATA_DIR", "/nonexistent", 1);
   const Result<Digits> r = load_digits();
   ::unsetenv("OURO_DATA_DIR");
@@ -120,7 +120,7 @@ TEST(Mlp, GradientsAreSumsOverRows) {
   EXPECT_EQ(mlp_add_gradients<float>(digits(), {}, p, apart), 0);
 }
 
-TEST(Network, OneInterfaceForThree) {
+TEST(Network, AllThreeNetworksServeOneInterface) {
   for (const auto& [kind, samples, tested] : {std::tuple{NetworkKind::mlp, 1437u, true},
                                               {NetworkKind::cnn, 1437u, true},
                                               {NetworkKind::text, 35116u, false}}) {

@@ -49,7 +49,7 @@ TEST(TrainOptions, DefaultsFollowStrategyAndModel) {
   EXPECT_EQ(text.server, Server::nesterov);
 }
 
-TEST(TrainOptions, WhatDoesNotGoTogetherIsRefused) {
+TEST(TrainOptions, ContradictoryOptionsAreRefused) {
   EXPECT_THAT(error({.optimizer = Rule::adam, .momentum = 0.5}), HasSubstr("--momentum has no meaning"));
   EXPECT_THAT(error({.optimizer = Rule::adamw, .accum = 2}), HasSubstr("--accum has no meaning"));
   EXPECT_THAT(error({.decay = train::DecayRule::standard}), HasSubstr("--decay has no meaning"));

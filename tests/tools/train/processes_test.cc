@@ -29,7 +29,7 @@ TEST(TrainProcesses, FourRanksTrainAsOneDoes) {
   EXPECT_EQ(four.at("losses"), again.at("losses"));
 }
 
-TEST(TrainProcesses, CanonicalDouble) {
+TEST(TrainProcesses, CanonicalDoubleMatchesOneRankClosely) {
   const std::string options = "digits --steps 200 --numerics canonical --dtype f64";
   expect_close(report_of(1, options), report_of(4, options), 1e-12);
 }
@@ -72,7 +72,7 @@ TEST(TrainProcesses, RatesAndDecaysReachTheOptimiser) {
   }
 }
 
-TEST(TrainProcesses, SitesMeetAndPart) {
+TEST(TrainProcesses, SitesAgreeOnlyAfterEachRound) {
   const json r = report_of(3, "digits --strategy federated --sites 2,1 --local-steps 4 --steps 12");
   EXPECT_EQ(r.at("sites"), json({2, 1}));
   EXPECT_EQ(r.at("rounds"), 3);
@@ -81,7 +81,7 @@ TEST(TrainProcesses, SitesMeetAndPart) {
   EXPECT_EQ(report_of(3, "digits --strategy diloco --sites 3 --steps 5").at("sites"), json({1, 1, 1}));
 }
 
-TEST(TrainProcesses, CurvesAreWhatTheReportSays) {
+TEST(TrainProcesses, CurvesHoldTheValuesOfTheReport) {
   const Scratch scratch;
   const json r =
       report_of(2, fmt::format("digits --strategy decentralised --network mlp --steps 12 --csv {} --plot {}",
@@ -104,7 +104,7 @@ TEST(TrainProcesses, CurvesAreWhatTheReportSays) {
   EXPECT_THAT(text_of(scratch / "b.csv"), ContainsRegex("^step,loss,lr\n1,[0-9.]+,0.2\n"));
 }
 
-TEST(TrainProcesses, AFailedRunLeavesItsLossesAndTheOldFiles) {
+TEST(TrainProcesses, FailedRunKeepsOldFilesAndItsLosses) {
   const Scratch scratch;
   const std::string csv = scratch / "a.csv", report = scratch / "a.json";
   const std::string run = fmt::format("digits --steps 30 --csv {} --json {} ", csv, report);
@@ -133,14 +133,14 @@ void expect_failure(int exit, const std::string& words, int ranks, const std::st
   EXPECT_THAT(o.text, HasSubstr(words)) << options;
 }
 
-TEST(TrainProcesses, WrongCommandLinesEndTheJob) {
+TEST(TrainProcesses, WrongCommandLinesFailTheJob) {
   expect_failure(2, "--strategy: gossip not in", 2, "digits --strategy gossip");
   expect_failure(2, "--momentum has no meaning with --optimizer adam", 2,
                  "digits --optimizer adam --momentum 0.5");
   expect_failure(2, "expected a number of sites", 3, "digits --strategy federated --sites 2,");
 }
 
-TEST(TrainProcesses, WrongRunsEndTheJob) {
+TEST(TrainProcesses, OptionsThatDoNotFitTheJobFailIt) {
   const Scratch scratch;
   expect_failure(1, "one-peer-exp", 3, "digits --strategy decentralised --topology one-peer-exp");
   expect_failure(1, "--sites 4,2: 6 ranks, but the job has 3", 3, "digits --strategy federated --sites 4,2");

@@ -64,7 +64,7 @@ class Refusal : public ::testing::Test {
   const std::string stem_ = scratch_ / "state", second_ = stem_ + ".rank1";
 };
 
-TEST_F(Refusal, OfAnotherRun) {
+TEST_F(Refusal, StateOfAnotherRunIsRefused) {
   const std::string base = "digits --strategy decentralised --network mlp --steps 8";
   expect_refused("another run: strategy was \"decentralised\" and is \"fsdp\"", "digits --strategy fsdp");
   expect_refused("another run: model was \"digits\" and is \"charlm\"", "charlm");
@@ -77,7 +77,7 @@ TEST_F(Refusal, OfAnotherRun) {
   expect_refused("it is at step 4, the last one is 4", base + " --stop-after 4");
 }
 
-TEST_F(Refusal, OfDamagedFiles) {
+TEST_F(Refusal, DamagedStateIsRefused) {
   const std::string base = "digits --strategy decentralised --network mlp --steps 8", good = text_of(second_);
   ASSERT_GT(good.size(), 1000u);
   for (const std::size_t length : {std::size_t{0}, std::size_t{10}, good.find('\n') + 1, good.size() - 1}) {
@@ -107,7 +107,7 @@ TEST_F(Refusal, OfDamagedFiles) {
 
 /// The numerical contract in force must match, however it was chosen; the device on which the run resumes
 /// need not.
-TEST(Resume, ByTheSameContractAndOnAnyDevice) {
+TEST(Resume, NumericsMustMatchButTheDeviceMayDiffer) {
   const Scratch scratch;
   const std::string n = scratch / "n", canonical = "OURO_NUMERICS=canonical", json_file = scratch / "j";
   const auto go_on = [&](const std::string& options, const std::string& environment = "") {
@@ -132,7 +132,7 @@ TEST(Resume, ByTheSameContractAndOnAnyDevice) {
   EXPECT_EQ(device.exit, 0) << device.text;
 }
 
-TEST(Resume, FilesOfDifferentStepsAndRoundsThatAreNotOver) {
+TEST(Resume, DifferentStepsAndUnfinishedRoundsAreRefused) {
   const Scratch scratch;
   const std::string run = "digits --steps 8", a = scratch / "a", b = scratch / "b";
   ASSERT_EQ(train(2, fmt::format("{} --stop-after 3 --save {}", run, a)).exit, 0);

@@ -57,7 +57,7 @@ TEST(NumbersOfStep, BatchIsTheSameForAnyNumberOfRanks) {
   EXPECT_THAT(numbers_of_step(0, 2, 2, 3), ElementsAre());
 }
 
-TEST(Pool, GoesRoundItsShareOfTheSamples) {
+TEST(Pool, CyclesThroughItsShareOfTheSamples) {
   const Pool all(10, 0, 0, 1), third(10, 0, 1, 3), shuffled(10, 7, 0, 1);
   EXPECT_EQ(all[3], 3u);
   EXPECT_EQ(all[13], 3u);
@@ -89,7 +89,7 @@ TEST(TrainSharded, LossesDoNotDependOnTheNumberOfRanks) {
         << ranks << " ranks";
 }
 
-TEST(TrainSharded, CanonicalDoubleIsCloserStill) {
+TEST(TrainSharded, CanonicalDoubleMatchesOneRankClosely) {
   const TrainOptions options{.steps = 200, .dtype = DType::f64, .numerics = Numerics::canonical};
   EXPECT_LT(largest_difference(train_on(4, options).losses, train_on(1, options).losses), 1e-12);
 }
@@ -131,7 +131,7 @@ TEST(TrainDevice, OtherBatchesAndNoMomentumDifferByRounding) {
   }
 }
 
-TEST(TrainDevice, WithoutAGpuSaysSo) {
+TEST(TrainDevice, RankWithoutAGpuIsNamed) {
   InitOptions none;
   none.gpu = -1;
   Result<std::vector<Context>> contexts = Context::threads(1, none);
@@ -141,7 +141,7 @@ TEST(TrainDevice, WithoutAGpuSaysSo) {
   EXPECT_THAT(s.message(), HasSubstr("rank 0 has no GPU"));
 }
 
-TEST(TrainSharded, MoreRanksThanRowsAndAnotherSeed) {
+TEST(TrainSharded, MoreRanksThanRowsChangeNothingButTheSeedDoes) {
   const TrainReport plain = train_on(1, {.steps = 5, .batch = 3});
   EXPECT_LT(largest_difference(train_on(5, {.steps = 5, .batch = 3}).losses, plain.losses), 1e-5);
   EXPECT_GT(largest_difference(train_on(1, {.steps = 5, .batch = 3, .seed = 9}).losses, plain.losses), 1e-3);

@@ -12,7 +12,7 @@ namespace ouro::transport {
 namespace {
 
 /// Whatever the wire does, chunks arrive intact, in order and once.
-TEST(Exchange, SurvivesTheWire) {
+TEST(Exchange, ChunksArriveIntactInOrderAndOnce) {
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     const auto chance = [&](unsigned percent) { return random() % 100 < percent; };
@@ -63,7 +63,7 @@ TEST(Exchange, SurvivesTheWire) {
 
 /// One message is sent from its sender's memory to its receiver's; each end recalls its memory at
 /// some moment.
-TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
+TEST(Exchange, LentMemoryIsUsedUntilItIsRecalled) {
   int received = 0, lent = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {
     std::mt19937 random(seed);
@@ -173,7 +173,7 @@ TEST(Exchange, MemoryOfOwnersIsUsedUntilItIsRecalled) {
   EXPECT_GT(lent, 1000);
 }
 
-TEST(Exchange, DamagedTwiceIsTold) {
+TEST(Exchange, ChunkDamagedTwiceIsReported) {
   End a(0), b(1);
   a.open(), b.open();
   a.put(), a.put();
@@ -190,7 +190,7 @@ TEST(Exchange, DamagedTwiceIsTold) {
   EXPECT_EQ(load(*b.link().in().full), 1u);  // the first one has arrived; the damaged one never counts
 }
 
-TEST(Exchange, RefusesWhatCannotBe) {
+TEST(Exchange, InvalidHeadersAreRefused) {
   End a(0), b(1);
   a.open(), b.open();
   NetHeader h{};
@@ -225,7 +225,7 @@ TEST(Exchange, RefusesWhatCannotBe) {
   EXPECT_EQ(load(*b.link().out().freed), 0u);
 }
 
-TEST(Exchange, LingersUntilTaken) {
+TEST(Exchange, ClosedLinkSetLingersUntilItsChunksAreTaken) {
   End a(0), b(1);
   a.open();
   a.put();
@@ -251,7 +251,7 @@ TEST(Exchange, LingersUntilTaken) {
 
 /// A sender that has lent the memory of a message waits for the credit of its last chunk, whatever follows it
 /// on the link.
-TEST(Exchange, AsksForTheEndOfEachLentMessage) {
+TEST(Exchange, RequestsCreditForTheEndOfEachLentMessage) {
   End a(0), b(1);
   a.open(), b.open();
   ASSERT_TRUE(give(b, *next(a)).ok());
@@ -274,7 +274,7 @@ TEST(Exchange, AsksForTheEndOfEachLentMessage) {
   EXPECT_THAT(asked, testing::ElementsAre(false, true, false, true, true));
 }
 
-TEST(Exchange, ForgivesWhoHasGone) {
+TEST(Exchange, DoesNotLingerForALostPeer) {
   End a(0);
   a.open();
   a.put();

@@ -10,7 +10,7 @@ namespace ouro::transport {
 namespace {
 
 /// Neither side takes what the other has sent: each is told, and neither waits.
-TEST(Exchange, TellsThatItTakesNothingMore) {
+TEST(Exchange, CloseNotifiesThePeerSoThatNeitherLingers) {
   End a(0), b(1);
   a.open(), b.open();
   for (int turn = 0; turn < 6; ++turn) {
@@ -41,7 +41,7 @@ TEST(Exchange, TellsThatItTakesNothingMore) {
 
 /// What a leaving rank has sent is in flight until its peer confirms its arrival, whether taken or not; a
 /// chunk that arrived damaged and is sent again is in flight again.
-TEST(Exchange, KnowsWhatHasNotArrived) {
+TEST(Exchange, UndeliveredChunksAreCountedUntilConfirmed) {
   for (const bool damaged : {false, true}) {
     End a(0), b(1);
     a.open(), b.open();
@@ -82,7 +82,7 @@ TEST(Exchange, KnowsWhatHasNotArrived) {
 
 /// A sender that waits for its memory is told of it even by a receiver that takes the chunk and leaves
 /// at once.
-TEST(Exchange, AFarewellTellsWhatWasTaken) {
+TEST(Exchange, FarewellCarriesTheCreditOfTakenChunks) {
   End a(0), b(1);
   a.open(), b.open();
   for (int turn = 0; turn < 6; ++turn) {
@@ -105,7 +105,7 @@ TEST(Exchange, AFarewellTellsWhatWasTaken) {
 /// A rank that is about to leave waits for what it has sent: it is told of link sets that end at its
 /// peer shortly before the peer learns that this rank is leaving, or later, and its questions about them
 /// are answered.
-TEST(Exchange, WhoIsAboutToLeaveIsToldWhatEnds) {
+TEST(Exchange, LeavingRankIsNotifiedOfEndedLinkSets) {
   for (const bool ends_first : {false, true}) {
     End a(0), b(1);
     a.open(), b.open();
@@ -136,7 +136,7 @@ TEST(Exchange, WhoIsAboutToLeaveIsToldWhatEnds) {
 }
 
 /// What was sent about a link set before the connection broke is sent again.
-TEST(Exchange, AFarewellSurvivesItsConnection) {
+TEST(Exchange, FarewellIsSentAgainAfterTheConnectionBreaks) {
   End a(0), b(1);
   a.open(), b.open();
   Exchange::Outgoing burst[2];
@@ -162,7 +162,7 @@ TEST(Exchange, AFarewellSurvivesItsConnection) {
 
 /// Both ends close at any moment, before or after the other opens; the connection breaks at any moment, and
 /// everything in flight on it is lost, completely written or not. Neither end is left waiting for the other.
-TEST(Exchange, NoFarewellIsLostWithItsConnection) {
+TEST(Exchange, BreakAtAnyMomentLeavesNeitherEndWaiting) {
   constexpr int kMoments = 14, kEnough = 60;
   for (int first_closes = 1; first_closes < kMoments; ++first_closes)
     for (int second_opens = 0; second_opens < kMoments; second_opens += 3)
@@ -200,7 +200,7 @@ TEST(Exchange, NoFarewellIsLostWithItsConnection) {
 
 /// However many link sets are opened and closed, the state that is kept of them is bounded, whether
 /// connections break or not.
-TEST(Exchange, FarewellsAreForgotten) {
+TEST(Exchange, StateKeptOfClosedLinkSetsIsBounded) {
   for (const bool breaks : {false, true}) {
     End a(0), b(1);
     const auto talk = [&](int turns, bool b_hears) {
@@ -240,7 +240,7 @@ TEST(Exchange, FarewellsAreForgotten) {
 
 /// A rank that opens a link set that its peer has opened and ended meanwhile is told so, and so is one that
 /// still uses it.
-TEST(Exchange, AnEndedLinkSetIsToldToWhoAsks) {
+TEST(Exchange, OpeningAnEndedLinkSetIsAnsweredWithItsEnd) {
   for (const bool opened_before : {false, true}) {
     End a(0), b(1);
     b.open();

@@ -34,7 +34,7 @@ class NetLinkDevice : public testing::Test {
   NetLink link_{kSlot, kSlots};
 };
 
-TEST_F(NetLinkDevice, TakesWhatHasNoChecksumAndCannotBeRecalled) {
+TEST_F(NetLinkDevice, TakesOnlyUncheckedChunksThatCannotBeRecalled) {
   link_.post({0, host_.data(), host_.size(), 5, device_});
   EXPECT_EQ(begin_receive(chunk(0), false).to, device_.get());
   EXPECT_EQ(link_.in().on_device[0], device_.get());
@@ -45,7 +45,7 @@ TEST_F(NetLinkDevice, TakesWhatHasNoChecksumAndCannotBeRecalled) {
   EXPECT_EQ(begin_receive(checked, false).to, link_.in().payload(2));
 }
 
-TEST_F(NetLinkDevice, TakesNothingMoreAfterATransferHasFailed) {
+TEST_F(NetLinkDevice, TakesNoChunksAfterAFailedTransfer) {
   link_.post({0, host_.data(), host_.size(), 5, device_});
   const NetLink::Destination first = begin_receive(chunk(0), false);
   EXPECT_EQ(first.device, device_);
@@ -56,7 +56,7 @@ TEST_F(NetLinkDevice, TakesNothingMoreAfterATransferHasFailed) {
 }
 
 /// It stays what it is when the receive is revoked, and goes when the slot has been released.
-TEST_F(NetLinkDevice, IsKeptUntilTheSlotIsReleased) {
+TEST_F(NetLinkDevice, ReceiveMemoryIsKeptUntilTheSlotIsReleased) {
   link_.post({0, host_.data(), host_.size(), 5, device_});
   begin_receive(chunk(0), false);
   ASSERT_EQ(link_.arrive(chunk(0)), NetLink::Arrived::kNews);
@@ -74,7 +74,7 @@ TEST_F(NetLinkDevice, IsKeptUntilTheSlotIsReleased) {
   EXPECT_TRUE(memory.expired());
 }
 
-TEST_F(NetLinkDevice, IsKeptUntilTheChunkIsGivenBack) {
+TEST_F(NetLinkDevice, LentMemoryIsKeptUntilTheChunkIsReturned) {
   const LinkView out = link_.out();
   out.header(0) = {0, 0, kSlot, kSlot, 5};
   link_.lend_device(0, device_.get(), device_);

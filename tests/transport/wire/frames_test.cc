@@ -72,7 +72,7 @@ bool sane(const Frame& f) {
   return true;
 }
 
-TEST(Frames, RoundTrip) {
+TEST(Frames, EveryFrameSurvivesEncodingAndDecoding) {
   for (const Frame& f : frames()) {
     const Bytes b = encode(f);
     EXPECT_LE(b.size(), kMaxFrame);
@@ -104,7 +104,7 @@ TEST(Frames, LongTextsAreCut) {
   EXPECT_EQ(std::get<Refuse>(*back).text.size(), kMaxText);
 }
 
-TEST(Frames, ARequestThatWouldBeCutIsNamed) {
+TEST(Frames, OversizedFieldOfARequestIsNamed) {
   const Join good{nonce(), 3, 8, 4711, "h", "s", std::string(kMaxText, 't'), "e", Bytes(kMaxAddress)};
   EXPECT_TRUE(check(good).ok());
   const std::pair<std::function<void(Join&)>, const char*> cases[] = {
@@ -121,7 +121,7 @@ TEST(Frames, ARequestThatWouldBeCutIsNamed) {
 }
 
 /// The layout is fixed for compatibility with other builds: little-endian, no padding.
-TEST(Frames, GoldenBytes) {
+TEST(Frames, EncodedBytesMatchTheFixedLayout) {
   const Bytes grant = encode(Grant{0x0102030405060708});
   EXPECT_EQ(hex({grant.data(), 20}),
             "4f55524f"
@@ -202,7 +202,7 @@ TEST(Frames, EveryFlippedByteIsRefused) {
   }
 }
 
-TEST(Frames, LengthsThatCannotBe) {
+TEST(Frames, InvalidLengthsAreRefused) {
   for (const std::uint32_t length : {0u, 1u, 7u, 9u, 0x7fffffffu, 0x80000000u, 0xffffffffu}) {
     Bytes b = encode(Grant{1});
     std::memcpy(b.data() + 8, &length, sizeof length);
@@ -230,7 +230,7 @@ TEST(Frames, LengthsThatCannotBe) {
     EXPECT_EQ(decode(forge(type, Bytes(8))).status().reason(), Reason::refused) << type;
 }
 
-TEST(Frames, RefusalsSayWhatItLookedLike) {
+TEST(Frames, RefusalQuotesTheReceivedBytes) {
   const auto text = [](std::string_view s) { return Bytes(s.begin(), s.end()); };
   EXPECT_THAT(decode(text("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")).status().message(),
               testing::HasSubstr("GET / HTTP/1.1\\x0d\\x0a"));
@@ -271,7 +271,7 @@ TEST(Frames, RandomBytesAreRefusedQuickly) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
-TEST(Printable, EscapesAndBounds) {
+TEST(Printable, TextIsEscapedAndBounded) {
   const auto of = [](std::string_view s, std::size_t limit = 64) {
     return printable({reinterpret_cast<const std::uint8_t*>(s.data()), s.size()}, limit);
   };

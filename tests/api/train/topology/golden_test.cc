@@ -33,7 +33,7 @@ void expect_identity(const Topology& t) {
   EXPECT_EQ(t.contraction(), 0);
 }
 
-TEST(GoldenTopologies, AsInTheFile) {
+TEST(GoldenTopologies, TopologiesMatchTheRecord) {
   test::CasesRun run{"topologies", "topologies of one rank", "rounds", "refused topologies",
                      "topologies that the original refuses and ouro makes"};
   const json file = test::golden("decent_dp_topologies.json");

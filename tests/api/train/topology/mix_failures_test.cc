@@ -87,7 +87,7 @@ TEST(MixRefuses, WrongArguments) {
   EXPECT_EQ(run_threads(2, body), "");
 }
 
-TEST(MixFails, RanksThatDisagree) {
+TEST(MixFails, OnAllRanksIfCountsDisagree) {
   const auto body = [](Context& c) -> std::string {
     std::vector<float> x(9);
     const std::size_t count = c.rank() == 2 ? 9 : 8;
@@ -105,7 +105,7 @@ TEST(MixFails, RanksThatDisagree) {
 }
 
 /// Rank 0 waits for a vector that rank 1 does not send.
-TEST(MixFails, NobodySends) {
+TEST(MixFails, AtTheDeadlineIfAVectorIsNotSent) {
   const auto body = [](Context& c) -> std::string {
     const int all[] = {0, 1, 2};
     auto g = c.group(all, "short", {.deadline = Milliseconds(400)});
@@ -131,7 +131,7 @@ TEST(MixFails, NobodySends) {
 }
 
 /// Rank 1 sends a vector that rank 0 does not take: the next operation between them detects it.
-TEST(MixFails, NobodyTakes) {
+TEST(MixFails, InTheNextOperationIfAVectorIsNotTaken) {
   const auto body = [](Context& c) -> std::string {
     std::vector<float> x(8);
     const auto step = [&](const Row& row) {
@@ -153,7 +153,7 @@ TEST(MixFails, NobodyTakes) {
 }
 
 /// A vector that is too long for the slots cannot even be sent.
-TEST(MixFails, NobodyTakesALongOne) {
+TEST(MixFails, AtTheDeadlineIfALongVectorIsNotTaken) {
   const auto body = [](Context& c) -> std::string {
     const int all[] = {0, 1};
     auto g = c.group(all, "short", {.deadline = Milliseconds(400)});

@@ -166,7 +166,7 @@ std::string run_type(Group& g, const Topology& t, DType type, std::size_t count)
 }
 
 /// Many rounds through slots, and counts that do not fill the last slot.
-TEST(MixTypes, BitForBit) {
+TEST(MixTypes, EveryTypeGivesTheBitsOfASerialMix) {
   const auto body = [](Context& c) -> std::string {
     for (const char* name : {"star", "ring", "static-exp", "one-peer-exp-directed"}) {
       const Topology t = *Topology::make(name, c.world_size());
@@ -229,7 +229,7 @@ TEST(Mixing, TheMeanOfEqualsIsExact) {
 }
 
 /// A weight of zero excludes a vector, even an infinite one.
-TEST(Mixing, ZeroIsNotMultiplied) {
+TEST(Mixing, WeightZeroExcludesAnInfiniteVector) {
   const auto body = [](Context& c) -> std::string {
     std::vector<float> x(3, c.rank() == 0 ? std::numeric_limits<float>::infinity() : 4), y(3);
     const int other = 1 - c.rank();
@@ -244,7 +244,7 @@ TEST(Mixing, ZeroIsNotMultiplied) {
 }
 
 /// On a stream the row may be destroyed before the operation runs; in a batch it is deferred.
-TEST(Mixing, StreamsAndBatches) {
+TEST(Mixing, RunsInOrderOnStreamsAndDeferredInBatches) {
   const auto body = [](Context& c) -> std::string {
     auto stream = Stream::create();
     OURO_RANK_OK(stream);
@@ -283,7 +283,7 @@ TEST(Mixing, StreamsAndBatches) {
 
 /// Directed, with columns that sum to 1 and rows that do not: values divided by weights nevertheless converge
 /// to the mean.
-TEST(Mixing, PushSum) {
+TEST(Mixing, PushSumConvergesToTheMean) {
   constexpr int n = 5;
   const std::vector<std::vector<int>> gives = {{1, 2, 3, 4}, {2}, {0, 3}, {4}, {0}};
   const auto body = [&](Context& c) -> std::string {

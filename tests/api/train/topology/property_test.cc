@@ -116,7 +116,7 @@ void check_rounds(const Topology& t, const Promise& want) {
   }
 }
 
-TEST(Property, EveryNameUpTo64Ranks) {
+TEST(Property, EveryTopologyUpTo64RanksIsValid) {
   int made = 0, refused = 0;
   for (const TopologyInfo& info : topologies()) {
     for (int n = 1; n <= kMost; ++n) {
@@ -150,7 +150,7 @@ TEST(Property, EveryNameUpTo64Ranks) {
   EXPECT_GT(made, 12 * 40);
 }
 
-TEST(Property, LengthsOfBaseK) {
+TEST(Property, BaseKHasTheExpectedPeriods) {
   const int one[] = {1, 3, 2, 5, 4, 5, 3, 7, 6, 7, 5, 7, 6, 7, 4},
             two[] = {1, 1, 2, 3, 2, 4, 3, 2, 4, 5, 3, 5, 5, 4, 4};
   for (int n = 2; n <= 16; ++n) {
@@ -181,7 +181,7 @@ TEST(Property, OddRingHasThreeRounds) {
 }
 
 /// Exact after ceil(log2 n) rounds, whatever y was before; the means of x and y stay equal.
-TEST(Property, CecaKeepsTheMeanAndEndsInIt) {
+TEST(Property, CecaKeepsTheMeanAndReachesItInLogRounds) {
   for (int n = 1; n <= kMost; ++n) {
     SCOPED_TRACE(n);
     const Result<Topology> t = Topology::make("ceca-2p", n);
@@ -220,7 +220,7 @@ TEST(Property, CecaKeepsTheMeanAndEndsInIt) {
   }
 }
 
-TEST(Property, LatticesOfGivenRows) {
+TEST(Property, GridAndTorusHaveTheExpectedNeighbours) {
   const Result<Topology> grid = Topology::make("grid", 12, {.rows = 2});
   ASSERT_TRUE(grid.ok());
   EXPECT_EQ(grid->row(0, 0), (Row{.self = 5.0 / 12, .in = {{1, 0.25}, {6, 1.0 / 3}}, .out = {1, 6}}));
@@ -230,7 +230,7 @@ TEST(Property, LatticesOfGivenRows) {
   EXPECT_EQ(Topology::make("torus", 4)->row(0, 0).out, (std::vector<int>{1, 2}));  // without duplicates
 }
 
-TEST(Property, MeansAreAssignedAndZerosDoNotTravel) {
+TEST(Property, MeanWeightsAreExactAndZeroWeightsSendNothing) {
   const Result<Topology> three = Topology::from_rounds(3, {{{{0, 1, 2}, 1.0 / 3}}});
   ASSERT_TRUE(three.ok());
   for (const double w : three->matrix(0)) EXPECT_EQ(w, 1.0 / 3);

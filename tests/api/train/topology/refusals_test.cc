@@ -27,7 +27,7 @@ std::string made(std::string_view name, int n, const TopologyOptions& o = {}) {
   return why(Topology::make(name, n, o));
 }
 
-TEST(Refusals, Rounds) {
+TEST(Refusals, InvalidRoundsAreNamed) {
   EXPECT_EQ(rounds(0, {}), "topology: 0 ranks; expected 1 to 1048576");
   EXPECT_EQ(rounds(2, {}), "topology: no round; expected at least one");
   const Round pair = {{{0, 1}, 0.5}};
@@ -48,7 +48,7 @@ TEST(Refusals, Rounds) {
             "topology: round 0: rank 1 is alone with weight 0.5; expected 1");
 }
 
-TEST(Refusals, RanksThatNeverHearOfEachOther) {
+TEST(Refusals, UnconnectedRanksAreNamed) {
   const std::string apart =
       "topology: in none of its 1 rounds, nor through others, does rank 2 receive from rank 0; "
       "expected all ranks connected";
@@ -62,7 +62,7 @@ TEST(Refusals, RanksThatNeverHearOfEachOther) {
   EXPECT_TRUE(Topology::from_rounds(1, {{{{0}, 1}}}).ok());
 }
 
-TEST(Refusals, Matrices) {
+TEST(Refusals, InvalidMatricesAreNamed) {
   EXPECT_EQ(matrices(2, {1, 0, 0}), "topology: 3 entries; expected a multiple of 2 x 2, at least one matrix");
   EXPECT_EQ(matrices(2, {}), "topology: 0 entries; expected a multiple of 2 x 2, at least one matrix");
   EXPECT_EQ(matrices(2, {1.5, -.5, -.5, 1.5}),
@@ -73,7 +73,7 @@ TEST(Refusals, Matrices) {
   EXPECT_EQ(matrices(1, {NAN}), "topology: round 0: rank 0 takes nan from rank 0; expected 0 or more");
 }
 
-TEST(Refusals, Names) {
+TEST(Refusals, UnknownNamesAndWrongOptionsAreNamed) {
   EXPECT_THAT(made("rings", 4),
               StartsWith("topology 'rings' is not known; known: complete, ring, one-peer-exp, "));
   EXPECT_EQ(made("ring", 0), "ring: 0 ranks; expected 1 to 1048576");
@@ -90,7 +90,7 @@ TEST(Refusals, Names) {
             "any number");
 }
 
-TEST(Refusals, Accessors) {
+TEST(Refusals, AccessorsRefuseWrongStepsAndRanks) {
   const Topology ring = *Topology::make("ring", 4), star = *Topology::make("star", 4),
                  ceca = *Topology::make("ceca-2p", 4);
   EXPECT_EQ(why(ring.edge(0, 4)), "topology: rank 4 does not exist (0..3)");
@@ -100,7 +100,7 @@ TEST(Refusals, Accessors) {
   EXPECT_EQ(why(ceca.pair(0, -1)), "topology: rank -1 does not exist (0..3)");
 }
 
-TEST(Registry, NamesOfTheUsersOwn) {
+TEST(Registry, UserTopologiesAreMadeByTheirRegisteredName) {
   const auto backwards = [](int n, const TopologyOptions& o) -> Result<std::vector<Round>> {
     if (o.peers > 1) return invalid("backwards: one peer");
     if (n == 13) throw std::runtime_error("unlucky");

@@ -75,7 +75,7 @@ std::string check_call(Context& c, const Exchange& x, const Param& p, bool in_pl
 
 class GpuCollectives : public testing::TestWithParam<Param> {};
 
-TEST_P(GpuCollectives, Exact) {
+TEST_P(GpuCollectives, ResultIsExact) {
   OURO_NEEDS_GPU();
   const Param& p = GetParam();
   OURO_SKIP_PROCESSES_UNDER_TSAN(p.mode);
@@ -157,7 +157,7 @@ class GpuPointers : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, GpuPointers, testing::Values(Mode::threads, Mode::processes),
                          [](const auto& info) { return std::string(name(info.param)); });
 
-TEST_P(GpuPointers, NamedOnceAllHaveMappedThem) {
+TEST_P(GpuPointers, AreUsedOnceAllRanksHaveMappedTheBuffers) {
   OURO_NEEDS_GPU();
   const Mode mode = GetParam();
   OURO_SKIP_PROCESSES_UNDER_TSAN(mode);
@@ -239,7 +239,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuReductions, testing::Values("leader", "resident
 
 /// A forced path that cannot serve a call makes that call fail, on all ranks alike; later calls are
 /// not affected.
-TEST(GpuForcedPath, ThatCannotServeACallSaysWhyAndWhatCan) {
+TEST(GpuForcedPath, RefusedCallNamesTheReasonAndOtherPaths) {
   OURO_NEEDS_GPU();
   const ForcedPath path("resident");
   ASSERT_EQ(run_threads(3,
@@ -274,7 +274,7 @@ TEST(GpuForcedPath, ThatCannotServeACallSaysWhyAndWhatCan) {
 
 /// Copies of many slots, which are reused several times; the sizes from which this path is taken, with one
 /// GPU for each rank; and a graph that has captured such an operation.
-TEST(GpuCopies, FromTheirSizeOn) {
+TEST(GpuCopies, AreUsedFromTheConfiguredSizeOn) {
   OURO_NEEDS_FAKES();
   OURO_SKIP_PROCESSES_UNDER_TSAN(Mode::processes);
   struct Settings {
@@ -369,7 +369,7 @@ TEST(GpuCopies, FromTheirSizeOn) {
 
 /// A path that cannot carry out the algorithm named by the call is an error too; if the path is not forced,
 /// one that can is taken.
-TEST(GpuForcedPath, ThatHasNoSuchAlgorithmSaysSo) {
+TEST(GpuForcedPath, MissingAlgorithmIsAnErrorUnlessThePathIsAutomatic) {
   OURO_NEEDS_GPU();
   for (const char* forced : {"leader", "stream", "auto"}) {
     const ForcedPath path(forced);

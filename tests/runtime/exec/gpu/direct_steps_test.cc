@@ -124,7 +124,7 @@ constexpr std::size_t kLong = 40 * kChunk + 123;
 
 /// The receive is taken back in mid-message: its memory goes on to stand in for the message, and the next
 /// receive gets all of it, on a device or on the host.
-TEST_F(DirectSteps, AReceiveIsTakenBackInMidMessage) {
+TEST_F(DirectSteps, ReceiveWithdrawnInMidMessageLeavesItToTheNext) {
   for (const bool device : {true, false}) {
     make();
     const auto data = pattern(kLong, 5);
@@ -147,7 +147,7 @@ TEST_F(DirectSteps, AReceiveIsTakenBackInMidMessage) {
 }
 
 /// Nobody takes the message any more: it stays in the queue, until the links go.
-TEST_F(DirectSteps, AReceiveIsTakenBackAndNoneFollows) {
+TEST_F(DirectSteps, MessageOfAWithdrawnReceiveIsKeptUntilTheLinksEnd) {
   const auto data = pattern(kLong, 5);
   rt::Message out = sends(data), first = receives(kLong);
   ASSERT_TRUE(b_->messages->post(first).ok());
@@ -162,7 +162,7 @@ TEST_F(DirectSteps, AReceiveIsTakenBackAndNoneFollows) {
 }
 
 /// The send is taken back in mid-message: its memory is kept while UCX may read it, and not longer.
-TEST_F(DirectSteps, ASendIsTakenBackInMidMessage) {
+TEST_F(DirectSteps, MemoryOfAWithdrawnSendIsKeptWhileUcxMayReadIt) {
   rt::Message out = sends(pattern(kLong, 5)), in = receives(kLong);
   ASSERT_TRUE(b_->messages->post(in).ok());
   OURO_HALF(in);
@@ -173,7 +173,7 @@ TEST_F(DirectSteps, ASendIsTakenBackInMidMessage) {
 }
 
 /// A send that is completely on the link is taken back: it is done, and arrives.
-TEST_F(DirectSteps, AShortSendIsTakenBackAndArrives) {
+TEST_F(DirectSteps, WithdrawnSendThatIsFullyOnTheLinkArrives) {
   const auto data = pattern(5 * kChunk + 1, 6);
   rt::Message out = sends(data), in = receives(data.size());
   ASSERT_TRUE(a_->messages->post(out).ok());
@@ -186,7 +186,7 @@ TEST_F(DirectSteps, AShortSendIsTakenBackAndArrives) {
 }
 
 /// The memory of a receive gets chunks of a message that it then does not fit: the next one gets them.
-TEST_F(DirectSteps, AMessageThatDoesNotFitIsFetched) {
+TEST_F(DirectSteps, MessageThatDoesNotFitIsLeftToTheNextReceive) {
   const auto data = pattern(kLong, 7);
   rt::Message out = sends(data), first = receives(kLong + 1, 1, true), second = receives(kLong);
   ASSERT_TRUE(b_->messages->post(first).ok());
@@ -206,7 +206,7 @@ TEST_F(DirectSteps, AMessageThatDoesNotFitIsFetched) {
 }
 
 /// A peer goes in mid-message: memory stays as long as UCX may use it, and the fabrics end.
-TEST_F(DirectSteps, APeerGoesInMidMessage) {
+TEST_F(DirectSteps, PeerLostInMidMessageKeepsMemoryWhileUcxMayUseIt) {
   for (const bool sender : {true, false}) {
     make();
     rt::Message out = sends(pattern(kLong, 5)), in = receives(kLong);
@@ -229,7 +229,7 @@ TEST_F(DirectSteps, APeerGoesInMidMessage) {
 }
 
 /// UCX says no at one end: neither hands memory over.
-TEST_F(DirectSteps, OneEndCannot) {
+TEST_F(DirectSteps, NeitherEndHandsMemoryOverIfOneCannot) {
   make([] { return false; });
   EXPECT_TRUE(a_->fabric->device_ability().ok());
   EXPECT_EQ(b_->fabric->device_ability().reason(), Reason::unsupported);
@@ -237,7 +237,7 @@ TEST_F(DirectSteps, OneEndCannot) {
   EXPECT_FALSE(b_->fabric->takes_device(0));
 }
 
-TEST(DirectAbility, IsWhatUcxAndTheDeviceSay) {
+TEST(DirectAbility, NeedsSupportOfUcxAndTheDevice) {
   using transport::hands_over;
   OURO_NEEDS_UCX();
   const transport::DeviceQuery can{.device = true, .rdma = true, .cuda = true};

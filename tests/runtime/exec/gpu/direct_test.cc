@@ -116,7 +116,7 @@ const std::vector<Case> kCases = {{kThreshold - 1, 0},   {kThreshold, 0},       
 constexpr std::size_t kMost = 100 * kChunk + 4096;
 
 /// The receive is posted first. From the threshold on, everything goes from device to device.
-TEST_F(DirectMessages, OfAllSizesAreNotCopiedThroughTheHost) {
+TEST_F(DirectMessages, MessagesFromTheThresholdOnAreNotCopiedThroughTheHost) {
   Watchdog watchdog;
   Processes ranks(2, [&](int rank, Board& board) {
     auto c = join(rank);
@@ -164,7 +164,7 @@ TEST_F(DirectMessages, OfAllSizesAreNotCopiedThroughTheHost) {
 
 /// What comes before its receive is in slots of the host, the rest goes to the device. Both directions at
 /// once.
-TEST_F(DirectMessages, ThatComeBeforeTheirReceivesAndBothWays) {
+TEST_F(DirectMessages, EarlyMessagesInBothDirectionsArrive) {
   Watchdog watchdog;
   constexpr std::size_t kBytes = 50 * kChunk + 11;
   Processes ranks(2, [&](int rank, Board& board) {
@@ -203,7 +203,7 @@ TEST_F(DirectMessages, ThatComeBeforeTheirReceivesAndBothWays) {
 }
 
 /// One rank does not hand its memory over: both stage.
-TEST_F(DirectMessages, ThatOneSideCannotHandOverAreStaged) {
+TEST_F(DirectMessages, BothSidesStageIfOneCannotHandMemoryOver) {
   Watchdog watchdog;
   constexpr std::size_t kBytes = 20 * kChunk + 1;
   for (const bool sender_cannot : {true, false}) {
@@ -231,7 +231,7 @@ TEST_F(DirectMessages, ThatOneSideCannotHandOverAreStaged) {
 }
 
 /// One end is on a device, and the other on the host.
-TEST_F(DirectMessages, FromAndToMemoryOfTheHost) {
+TEST_F(DirectMessages, MessagesBetweenDeviceAndHostMemoryArrive) {
   Watchdog watchdog;
   constexpr std::size_t kBytes = 20 * kChunk + 1;
   Processes ranks(2, [&](int rank, Board&) {
@@ -258,7 +258,7 @@ TEST_F(DirectMessages, FromAndToMemoryOfTheHost) {
 }
 
 /// A rank dies in mid-message: the other learns of it, its stream goes on, and its memory can be freed.
-TEST_F(DirectMessages, OfARankThatDiesHoldUpNobody) {
+TEST_F(DirectMessages, DeathOfARankDoesNotBlockTheOther) {
   Watchdog watchdog(4 * std::chrono::duration_cast<std::chrono::seconds>(kHang));
   constexpr std::size_t kBytes = 1500 * kChunk;
   for (const int victim : {0, 1}) {
@@ -294,7 +294,7 @@ TEST_F(DirectMessages, OfARankThatDiesHoldUpNobody) {
 
 /// A receive ends at its own deadline, or its group fails, in mid-message: the buffer is the caller's at
 /// once, and nobody writes it any more. The rest of the message is received by the next receive.
-TEST_F(DirectMessages, ThatATimedOutReceiveHasBegunGoToTheNext) {
+TEST_F(DirectMessages, MessageOfATimedOutReceiveGoesToTheNextReceive) {
   Watchdog watchdog;
   constexpr std::size_t kBytes = 400 * kChunk + 3;
   Processes ranks(2, [&](int rank, Board& board) {
@@ -332,7 +332,7 @@ TEST_F(DirectMessages, ThatATimedOutReceiveHasBegunGoToTheNext) {
   ranks.join();
 }
 
-TEST_F(DirectMessages, ThatMustGoDirectlyAreRefusedWhereTheyCannot) {
+TEST_F(DirectMessages, ForcedDirectIsRefusedOnAFabricWithoutIt) {
   setenv("OURO_GPU_DIRECT", "on", 1);
   setenv("OURO_FABRIC", "tcp", 1);
   const Status refused = join(0).status();

@@ -77,7 +77,7 @@ bool drains(const Stream& s) {
   return mark.synchronize(5s).ok();
 }
 
-TEST_P(TimedGpuFailure, KilledInMidCollective) {
+TEST_P(TimedGpuFailure, RankKilledInMidCollectiveFailsItOnTheOthers) {
   OURO_NEEDS_GPU();
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_GPU_EACH(GetParam(), Mode::processes, 4);
@@ -123,7 +123,7 @@ TEST_P(TimedGpuFailure, KilledInMidCollective) {
 }
 
 /// A replay has no deadline and no Work, but it does not hold its stream up for good.
-TEST_P(TimedGpuReplay, KilledInMidReplay) {
+TEST_P(TimedGpuReplay, RankKilledInMidReplayDoesNotBlockTheStream) {
   OURO_NEEDS_GPU();
   OURO_NEEDS_PROCESSES();
   OURO_NEEDS_GPU_EACH(GetParam(), Mode::processes, 3);
@@ -185,7 +185,7 @@ TEST_P(GpuFailure, DisagreementNamesBothSides) {
   });
 }
 
-TEST_P(GpuFailure, WhoDoesNotComeIsNamed) {
+TEST_P(GpuFailure, MissingRankIsNamedAtTheDeadline) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
   Watchdog watchdog;
@@ -209,7 +209,7 @@ TEST_P(GpuFailure, WhoDoesNotComeIsNamed) {
   });
 }
 
-TEST_P(GpuFailure, AbortAndDestructionEndWhatIsInFlight) {
+TEST_P(GpuFailure, AbortAndDestructionEndPendingOperations) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
   Watchdog watchdog;
@@ -257,7 +257,7 @@ class FakeLoss : public FakeFaults, public testing::WithParamInterface<const cha
 INSTANTIATE_TEST_SUITE_P(All, FakeLoss, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(FakeLoss, NamesTheDevice) {
+TEST_P(FakeLoss, LostDeviceIsNamed) {
   const ForcedPath path(GetParam());
   Watchdog watchdog;
   auto contexts = thread_contexts(2);
@@ -393,7 +393,7 @@ TEST_F(FakeFaults, SlowAndUnsteadyDevicesChangeNothing) {
   }
 }
 
-TEST_F(FakeFaults, NoMemory) {
+TEST_F(FakeFaults, AllocationFailureIsReportedAndRecoverable) {
   Watchdog watchdog;
   auto contexts = thread_contexts(1);
   fake_->fail_next(gpu::FakeOp::alloc, Reason::resource);

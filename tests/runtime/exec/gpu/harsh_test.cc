@@ -21,7 +21,7 @@ constexpr auto kPatience = 1000ms;
 constexpr std::size_t kCount = 3000;
 
 /// A fake for one test. It is never destroyed, because pools of the process keep its events.
-class Harsh : public testing::Test {
+class GpuDriver : public testing::Test {
  protected:
   void SetUp() override { OURO_NEEDS_FAKES(); }
   void TearDown() override { gpu::install(nullptr); }
@@ -31,8 +31,8 @@ class Harsh : public testing::Test {
     return *fake;
   }
 };
-class HarshPaths : public Harsh, public testing::WithParamInterface<const char*> {};
-INSTANTIATE_TEST_SUITE_P(All, HarshPaths, testing::Values("leader", "resident", "stream", "staged"),
+class GpuDriverPaths : public GpuDriver, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, GpuDriverPaths, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
 /// The memory and the stream of a rank.
@@ -77,31 +77,31 @@ void expect_in_turn(const std::string& path, std::size_t ranks = 3) {
   }
 }
 
-TEST_P(HarshPaths, NoKernelIsLoadedWhileOthersWait) {
+TEST_P(GpuDriverPaths, NoKernelIsLoadedWhileOthersWait) {
   auto& fake = install({.multiprocessors = 16, .harsh = {.lazy_loading = true, .patience = kPatience}});
   expect_in_turn(GetParam());
   EXPECT_EQ(fake.stalls(), 0);
 }
 
 /// Without the staged path, which pins a buffer of each rank (docs/limits.md).
-class HarshEnqueued : public HarshPaths {};
-INSTANTIATE_TEST_SUITE_P(All, HarshEnqueued, testing::Values("leader", "resident", "stream"),
+class GpuDriverEnqueued : public GpuDriverPaths {};
+INSTANTIATE_TEST_SUITE_P(All, GpuDriverEnqueued, testing::Values("leader", "resident", "stream"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(HarshEnqueued, NoMemoryIsMadeWhileOthersWait) {
+TEST_P(GpuDriverEnqueued, NoMemoryIsAllocatedWhileOthersWait) {
   auto& fake = install({.multiprocessors = 16, .harsh = {.allocation_waits = true, .patience = kPatience}});
   expect_in_turn(GetParam());
   EXPECT_EQ(fake.stalls(), 0);
 }
 
-TEST_F(Harsh, CopiesMakeNoMemoryWhileOthersWait) {
+TEST_F(GpuDriver, CopiesAllocateNoMemoryWhileOthersWait) {
   auto& fake = install({.multiprocessors = 16, .harsh = {.allocation_waits = true, .patience = kPatience}});
   expect_in_turn("copies");
   EXPECT_EQ(fake.stalls(), 0);
 }
 
 /// An operation of one group waits for a rank that first closes another group.
-TEST_P(HarshPaths, EndingAGroupWaitsForNoOther) {
+TEST_P(GpuDriverPaths, EndingAGroupDoesNotWaitForOtherGroups) {
   const ForcedPath forced(GetParam());
   auto& fake = install({.multiprocessors = 16, .harsh = {.unmapping_waits = true, .patience = kPatience}});
   Watchdog watchdog;
@@ -142,7 +142,7 @@ TEST_P(HarshPaths, EndingAGroupWaitsForNoOther) {
 
 /// Everything in a stream needs a mark there, and the resources of the mark must be created before anything
 /// is enqueued.
-TEST_F(Harsh, NothingIsEnqueuedThatCannotBeMarked) {
+TEST_F(GpuDriver, EnqueueFailsFirstIfItsEventCannotBeMade) {
   auto& fake = install({.multiprocessors = 16});
   Watchdog watchdog;
   auto contexts = thread_contexts(1);
@@ -165,7 +165,7 @@ TEST_F(Harsh, NothingIsEnqueuedThatCannotBeMarked) {
 
 /// Ranks that are threads, on one stream: the first would wait in the stream for the second, which is
 /// behind it.
-TEST_P(HarshEnqueued, TwoRanksOnOneStreamAreRefused) {
+TEST_P(GpuDriverEnqueued, TwoRanksOnOneStreamAreRefused) {
   const ForcedPath forced(GetParam());
   install({.multiprocessors = 16});
   Watchdog watchdog;
@@ -200,7 +200,7 @@ TEST_P(HarshEnqueued, TwoRanksOnOneStreamAreRefused) {
 
 /// One handle stands for a different stream on each thread: these keep the order of a group like other
 /// streams, and none may be used on another thread.
-TEST_F(Harsh, DefaultStreamsOfThreadsAreSeveral) {
+TEST_F(GpuDriver, PerThreadDefaultStreamsAreDistinctStreams) {
   auto& fake = install({.multiprocessors = 16});
   Watchdog watchdog;
   auto contexts = thread_contexts(1);
@@ -230,7 +230,7 @@ TEST_F(Harsh, DefaultStreamsOfThreadsAreSeveral) {
 
 /// A setting that users of Megatron need: all streams share one queue, in which a wait for another rank would
 /// hold up that rank. Collectives, messages and functions then run inside their calls.
-TEST_F(Harsh, RanksThatAreThreadsShareOneHardwareQueue) {
+TEST_F(GpuDriver, OneHardwareQueueMakesThreadRanksRunInsideTheirCalls) {
   install({.multiprocessors = 16, .harsh = {.connections = 1}});
   Watchdog watchdog;
   InitOptions o;
@@ -265,7 +265,7 @@ TEST_F(Harsh, RanksThatAreThreadsShareOneHardwareQueue) {
 
 /// A rank that is far ahead fills its stream. If the driver blocked it there, it would hold up the rank that
 /// it waits for.
-TEST_P(HarshEnqueued, ARankThatIsAheadHoldsUpNoOther) {
+TEST_P(GpuDriverEnqueued, RankFarAheadDoesNotBlockTheRankItWaitsFor) {
   const ForcedPath forced(GetParam());
   auto& fake = install({.multiprocessors = 16, .harsh = {.depth = 400, .patience = kPatience}});
   Watchdog watchdog;
@@ -296,14 +296,14 @@ TEST_P(HarshEnqueued, ARankThatIsAheadHoldsUpNoOther) {
   EXPECT_EQ(fake.stalls(), 0);
 }
 
-TEST_F(Harsh, FourHardwareQueuesARankSuffice) {
+TEST_F(GpuDriver, FourHardwareQueuesARankSuffice) {
   install({.multiprocessors = 16, .harsh = {.connections = 8}});
   Watchdog watchdog;
   expect_in_turn("leader", 2);
 }
 
 /// Every stream may take one of 32 hardware queues, and those of the users come first.
-TEST_F(Harsh, RanksThatAreThreadsShareTheStreamsOfTheLibrary) {
+TEST_F(GpuDriver, ThreadRanksShareTheStreamsOfTheLibrary) {
   constexpr int kRanks = 8;
   auto& fake = install({.multiprocessors = 16});
   const ForcedPath forced("leader");
@@ -327,7 +327,7 @@ TEST_F(Harsh, RanksThatAreThreadsShareTheStreamsOfTheLibrary) {
 
 /// A driver that is too old counts as none: ranks join without a GPU, and a rank that requests a GPU is
 /// told why.
-TEST_F(Harsh, ADriverThatIsTooOldIsNamed) {
+TEST_F(GpuDriver, OldDriverCountsAsNoGpuAndIsNamed) {
   const auto old = gpu::no_gpu("the driver is for CUDA 12.4, older than the 13.0 that ouro was built with");
   gpu::install(old.get());
   Watchdog watchdog;
@@ -343,7 +343,7 @@ TEST_F(Harsh, ADriverThatIsTooOldIsNamed) {
   EXPECT_TRUE(has(s.message(), "older than the 13.0")) << s.message();
 }
 
-TEST_F(Harsh, ARankUsesNoDeviceButItsOwn) {
+TEST_F(GpuDriver, RankUsesNoDeviceButItsOwn) {
   auto& fake = install({.devices = 8, .multiprocessors = 16});
   auto contexts = thread_contexts(2);
   EXPECT_EQ(contexts[1].device().index, 1);

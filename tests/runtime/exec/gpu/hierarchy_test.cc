@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuHierarchyOdd,
                                               name(std::get<0>(info.param)));
                          });
 
-TEST_P(GpuHierarchyOdd, SharesOfAllLengths) {
+TEST_P(GpuHierarchyOdd, SharesOfAnyLengthAreExact) {
   const ForcedPath path("hierarchy");
   const int n = std::get<1>(GetParam()) == std::string_view("3i") ? 9 : 6;
   give({.multiprocessors = 16}, 9);
@@ -198,7 +198,7 @@ TEST_P(GpuHierarchyOf4, EveryTypeAndReductionHasTheBitsOfTheHost) {
 }
 
 /// Of S bytes, each rank moves only its share over its bus, and in pieces.
-TEST_P(GpuHierarchyOf4, ASharePerRankCrossesTheBus) {
+TEST_P(GpuHierarchyOf4, EachRankMovesOnlyItsShareOverTheBus) {
   const auto body = [](Context& c) -> std::string {
     Group& g = c.world();
     constexpr std::size_t kPieces = 5, kShare = StagedCut::kPiece / 4;

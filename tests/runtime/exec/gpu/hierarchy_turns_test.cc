@@ -76,7 +76,7 @@ TEST_P(GpuHierarchyTurns, CallsDoNotWaitForAHostThatIsLate) {
 
 /// A mate that is late still maps the memory that this rank used for an earlier operation, even if a later
 /// operation has needed more since.
-TEST_P(GpuHierarchyTurns, WhatOperationsOutgrowStaysForThoseWhoAreLate) {
+TEST_P(GpuHierarchyTurns, OutgrownMemoryStaysAvailableToALateRank) {
   const ForcedPath path("hierarchy");
   give({}, 1);  // then operations take the leader's path
   const auto body = [](Context& c) -> std::string {
@@ -104,7 +104,7 @@ TEST_P(GpuHierarchyTurns, WhatOperationsOutgrowStaysForThoseWhoAreLate) {
 
 /// An operation in a stream behind a staged one has not passed its turn, because the staged one has
 /// not ended.
-TEST_P(GpuHierarchyTurns, WhatHasNotEndedIsWhereToResume) {
+TEST_P(GpuHierarchyTurns, ResumePointIsTheFirstUnfinishedOperation) {
   const auto body = [](Context& c) -> std::string {
     Group& g = c.world();
     const int all[] = {0, 1, 2, 3};
@@ -147,7 +147,7 @@ TEST_P(GpuHierarchyTurns, WhatHasNotEndedIsWhereToResume) {
 }
 
 /// A driver may wait for all work when it allocates memory, and some of that work waits for the other host.
-TEST_P(GpuHierarchyTurnsOfProcesses, NothingIsMadeBetweenWaits) {
+TEST_P(GpuHierarchyTurnsOfProcesses, NothingIsAllocatedWhileTheOtherHostIsAwaited) {
   for (const int devices : {1, kRanks})
     for (const Collective of : {Collective::all_gather, Collective::all_reduce, Collective::broadcast}) {
       auto& harsh = give({.ipc = false, .harsh = {.allocation_waits = true, .patience = 500ms}}, devices);
@@ -195,7 +195,7 @@ TEST_P(GpuHierarchyTurns, AFaultCountsAnOperationOnce) {
 
 /// The other ranks wait for an operation that a rank has enqueued only in part, whatever error the driver
 /// reports for the rest; so the group must fail.
-TEST_P(GpuHierarchyTurns, WhatIsEnqueuedInPartFailsTheGroup) {
+TEST_P(GpuHierarchyTurns, PartlyEnqueuedOperationFailsTheGroup) {
   const auto body = [this](Context& c) -> std::string {
     Seat seat;
     OURO_RANK_OK(seat.make(c));
@@ -213,7 +213,7 @@ TEST_P(GpuHierarchyTurns, WhatIsEnqueuedInPartFailsTheGroup) {
 
 /// Mates that disagree, with the streams of all others reaching the operation later or not, and hosts that
 /// disagree: all ranks must report the mismatch for this call, and streams must continue.
-TEST_P(GpuHierarchyTurns, DisagreementsEndOnAllRanks) {
+TEST_P(GpuHierarchyTurns, DisagreementIsReportedOnAllRanks) {
   for (const auto& [mates, held] : {std::pair(true, false), {true, true}, {false, false}}) {
     const auto body = [mates = mates, held = held](Context& c) -> std::string {
       Group& g = c.world();
@@ -246,7 +246,7 @@ TEST_P(GpuHierarchyTurns, DisagreementsEndOnAllRanks) {
 /// A rank dies between two pieces. Its mate, its partner and the rank that is neither must all learn of it;
 /// the streams of all continue, and the three survivors continue without it, on the path for hosts of
 /// unequal size.
-TEST_P(GpuHierarchyTurnsOfProcesses, ARankThatDiesInBetweenHoldsUpNobody) {
+TEST_P(GpuHierarchyTurnsOfProcesses, RankThatDiesBetweenPiecesDoesNotBlockSurvivors) {
   Watchdog watchdog;
   const UniqueId id = new_id();
   const std::string meeting =

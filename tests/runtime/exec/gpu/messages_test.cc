@@ -71,7 +71,7 @@ Result<Matched> next(Group& g, int tag) {
 
 /// A receive that requires an exact length refuses another, with and without a stream, and the message
 /// stays queued.
-TEST(GpuMessages, OfAnotherLengthThanIsWantedStayQueued) {
+TEST(GpuMessages, LengthMismatchIsRefusedAndTheMessageStaysQueued) {
   OURO_NEEDS_GPU();
   EXPECT_EQ(run_threads(2,
                         [](Context& c) -> std::string {
@@ -136,7 +136,7 @@ TEST(GpuMessages, ReceiveOfAnotherElementTypeIsRefused) {
 }
 
 /// A message that was set aside is received on a GPU, and no other in its place.
-TEST(GpuMessages, ThatWereMatchedAreReceivedByTheirHandles) {
+TEST(GpuMessages, MatchedMessageIsReceivedByItsHandle) {
   OURO_NEEDS_GPU();
   EXPECT_EQ(run_threads(2,
                         [](Context& c) -> std::string {
@@ -167,7 +167,7 @@ TEST(GpuMessages, ThatWereMatchedAreReceivedByTheirHandles) {
 }
 
 /// A receive into a GPU ends at its own deadline; the group and the GPU's stream are not affected.
-TEST(GpuMessages, EndAtADeadlineOfTheirOwn) {
+TEST(GpuMessages, ReceiveEndsAtItsOwnDeadline) {
   OURO_NEEDS_GPU();
   EXPECT_EQ(run_threads(2,
                         [](Context& c) -> std::string {
@@ -197,7 +197,7 @@ TEST(GpuMessages, EndAtADeadlineOfTheirOwn) {
 }
 
 /// A buffer that is ignored on a rank may be declared to be anywhere: it does not affect the path.
-TEST(GpuMessages, AndOperationsLookAtBuffersThatCount) {
+TEST(GpuMessages, IgnoredBuffersDoNotAffectThePath) {
   OURO_NEEDS_GPU();
   EXPECT_EQ(
       run_threads(2,
@@ -239,7 +239,7 @@ TEST(GpuMessages, AndOperationsLookAtBuffersThatCount) {
 
 /// The second of two messages fails to allocate memory: the first one's memory must not be reused while the
 /// device may write it.
-TEST(GpuMessages, ThatFailLeaveNoCopyBehind) {
+TEST(GpuMessages, FailedMessageLeavesNoCopyPending) {
   OURO_NEEDS_FAKES();
   auto& fake = *new gpu::FakeGpu;  // pools of the process keep its events
   gpu::install(&fake);

@@ -9,7 +9,7 @@ namespace ouro::test {
 namespace {
 
 /// A rank of this process that has left the job is named by its number in the group that needs its memory.
-TEST(GpuFailureNames, ARankThatHasLeftHasItsNumberInTheGroup) {
+TEST(GpuFailureNames, RankThatLeftIsNamedByItsNumberInTheGroup) {
   OURO_NEEDS_GPU();
   const ForcedPath path("resident");
   Watchdog watchdog;

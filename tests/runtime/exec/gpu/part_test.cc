@@ -57,7 +57,7 @@ struct Seat {
 
 /// The other rank waits for what is missing in the stream, whatever the driver calls its reason. The ranks
 /// have a deadline that the test does not reach.
-TEST_P(GpuPart, WhatIsEnqueuedInPartFailsTheGroup) {
+TEST_P(GpuPart, PartlyEnqueuedOperationFailsTheGroup) {
   const std::string_view path_name = GetParam();
   const bool copies = path_name == "copies" || path_name == "staged";
   auto& fake = install({.devices = devices(2), .multiprocessors = 16});
@@ -101,7 +101,7 @@ TEST_P(GpuPart, WhatIsEnqueuedInPartFailsTheGroup) {
 class GpuCaptures : public GpuPart {};  // what goes through the host is not captured
 INSTANTIATE_TEST_SUITE_P(All, GpuCaptures, testing::Values("leader", "resident", "copies", "stream"),
                          [](const auto& info) { return info.param; });
-TEST_P(GpuCaptures, AndOperationsOverlap) {
+TEST_P(GpuCaptures, CapturesAndEagerOperationsMayOverlap) {
   install({.devices = devices(3), .multiprocessors = 16});
   const ForcedPath path(GetParam());
   Watchdog watchdog;
@@ -159,7 +159,7 @@ TEST_F(GpuPartFake, ADeviceWithoutCodeIsRefusedAtTheStart) {
 }
 
 /// A device may be waited for to make a block; nobody waits with it for the blocks that there are.
-TEST_F(GpuPartFake, ABlockIsMadeWithoutHoldingUpOthers) {
+TEST_F(GpuPartFake, NewBlockIsAllocatedWithoutBlockingExistingOnes) {
   auto& fake = install({.harsh = {.allocation_waits = true, .patience = 20'000ms}});
   const ForcedPath path("leader");
   Watchdog watchdog;
@@ -193,7 +193,7 @@ TEST_F(GpuPartFake, ABlockIsMadeWithoutHoldingUpOthers) {
 
 /// A rank that cannot map a buffer of another now, for want of memory or descriptors, does so later: only
 /// what is refused is never asked for again.
-TEST_F(GpuPartFake, WhatCannotBeMappedNowIsMappedLater) {
+TEST_F(GpuPartFake, BufferThatCannotBeMappedNowIsMappedLater) {
   auto& fake = install({.devices = 2, .multiprocessors = 16});
   const ForcedPath path("resident", Mode::processes);
   const auto named_after = [&](Reason reason) {

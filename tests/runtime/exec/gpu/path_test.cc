@@ -77,7 +77,7 @@ TEST(GpuPathChoice, FollowsTheGpusOfAllRanks) {
   EXPECT_THAT(chosen(lacking, "auto", kSum), HasSubstr("rank 2 has no GPU"));
 }
 
-TEST(GpuPathChoice, AForcedPathServesOrSaysWhyNotAndWhatCan) {
+TEST(GpuPathChoice, ForcedPathServesOrNamesTheReasonAndOtherPaths) {
   for (const char* path : {"leader", "resident", "stream", "staged"})
     EXPECT_EQ(chosen(one_gpu(4), path, kSum), path);
   EXPECT_THAT(
@@ -104,7 +104,7 @@ TEST(GpuPathChoice, AForcedPathServesOrSaysWhyNotAndWhatCan) {
 
 /// Several hosts of equal size do their parts on their GPUs, if that is worthwhile and keeps the
 /// numerical contract.
-TEST(GpuPathChoice, HostsOfEqualSizeDoTheirParts) {
+TEST(GpuPathChoice, EqualHostsTakeTheHierarchyFromItsThresholdOn) {
   GpuTopology hosts = unreachable(8);
   hosts.mates = 4;
   const auto of = [](Collective c, std::size_t floats, Numerics n = Numerics::fast) {
@@ -143,7 +143,7 @@ TEST(GpuPathChoice, HostsOfEqualSizeDoTheirParts) {
 }
 
 /// Large operations that only move data between GPUs of different ranks use copy engines.
-TEST(GpuPathChoice, CopyEnginesMoveWhatIsLarge) {
+TEST(GpuPathChoice, CopyEnginesMoveLargeOperations) {
   const auto chosen_of = [](const GpuTopology& t, std::string_view forced, Operation o, std::size_t bytes,
                             const Choice& c = {}) {
     o.out.count = bytes, o.out.dtype = DType::u8;
@@ -177,7 +177,7 @@ TEST(GpuPathChoice, CopyEnginesMoveWhatIsLarge) {
 
 /// A chunk count that a resident kernel cannot number excludes this path: another path is chosen, the same on
 /// all ranks.
-TEST(GpuPathChoice, ResidentKernelsNumberTheChunksOfACall) {
+TEST(GpuPathChoice, ResidentPathIsExcludedByTooManyChunks) {
   Operation o = kSum;
   o.in.dtype = o.out.dtype = DType::bf16;
   for (const auto& [count, path] :
@@ -207,7 +207,7 @@ TEST(GpuPathChoice, AGroupOfOneRankIsAloneWhateverIsForced) {
   EXPECT_EQ(chosen(one_gpu(1), "staged", kSum), "staged");
 }
 
-TEST(GpuPathChoice, WhatIsNamedIsCarriedOutByAPathThatHasIt) {
+TEST(GpuPathChoice, NamedAlgorithmSelectsAPathThatHasIt) {
   const Choice ring = named(Algorithm::ring, false), direct = named(Algorithm::direct, true),
                tree = named(Algorithm::tree, false);
   EXPECT_EQ(chosen(one_gpu(4), "auto", kSum, ring), "stream") << "the leader has no ring";
@@ -223,7 +223,7 @@ TEST(GpuPathChoice, WhatIsNamedIsCarriedOutByAPathThatHasIt) {
 }
 
 /// Operations through a switch run only if each rank has a GPU with multicast objects.
-TEST(GpuPathChoice, ASwitchIsAskedForByNameOrNotAtAll) {
+TEST(GpuPathChoice, SwitchIsUsedOnlyIfTheCallNamesIt) {
   const Choice nvls = named(Algorithm::nvls, true);
   float x = 0;
   Operation sum = call(Collective::all_reduce);

@@ -92,7 +92,7 @@ std::string exchange(Context& c, const std::vector<Counts>& sent, Own& in, std::
   return out.expect(at, 1, -1);
 }
 
-TEST_P(RegisteredUneven, PairsWithBlocksAcrossRegistrations) {
+TEST_P(RegisteredUneven, PairwiseBlocksMaySpanRegistrations) {
   // The border is at float 32,768. Of rank 0 the block for rank 1 lies across it, of rank 1 that for rank 2;
   // rank 2 sends from one side.
   const std::vector<Counts> sent = {{7, 60'001, 20}, {20'000, 0, 30'003}, {1, 12'345, 0}};
@@ -114,7 +114,7 @@ TEST_P(RegisteredUneven, PairsWithBlocksAcrossRegistrations) {
 }
 
 /// A rank that sends and receives nothing has no buffers, which does not mean that it overwrites its input.
-TEST_P(RegisteredUneven, ARankWithoutDataHoldsNobodyBack) {
+TEST_P(RegisteredUneven, RankWithoutDataDoesNotBlockOthers) {
   const std::vector<Counts> sent = {{5, 40'001, 0}, {30'000, 0, 0}, {0, 0, 0}};
   ASSERT_EQ(on_gpus([&](Context& c) -> std::string {
               Segment in;
@@ -131,7 +131,7 @@ TEST_P(RegisteredUneven, ARankWithoutDataHoldsNobodyBack) {
 
 /// Of an all_gather others write the outputs, of a reduce_scatter they read the inputs. The other buffer of
 /// each rank may be any memory.
-TEST_P(RegisteredUneven, BuffersThatNoOtherRankAccessesNeedNoName) {
+TEST_P(RegisteredUneven, BuffersThatNoOtherRankAccessesNeedNoRegistration) {
   const Counts counts = {30'001, 0, 20'020};
   constexpr std::size_t kAll = 50'021;
   ASSERT_EQ(on_gpus([&](Context& c) -> std::string {

@@ -100,7 +100,7 @@ class StagedPieces : public testing::Test {
 
 /// Rank 1 does not enter before rank 0 has copied down everything that it may: then the network part of no
 /// piece has ended, but the pieces after the first are already down.
-TEST_F(StagedPieces, TheNextIsCopiedDownWhileOneIsOnTheNetwork) {
+TEST_F(StagedPieces, NextPieceIsCopiedWhileOneIsOnTheNetwork) {
   constexpr std::size_t kPieces = 7, kCount = (kPieces - 1) * kPiece + 12'345;
   const auto body = [](Context& c) -> std::string {
     Group& g = c.world();
@@ -143,7 +143,7 @@ TEST_F(StagedPieces, TheNextIsCopiedDownWhileOneIsOnTheNetwork) {
 
 /// Pieces start on a thread of the driver, behind slow work. A function enqueued behind them allocates pinned
 /// memory, for which the driver waits until they have ended.
-TEST_F(StagedPieces, AFunctionBehindPiecesHoldsNothingThatTheyWant) {
+TEST_F(StagedPieces, FunctionBehindPiecesDoesNotDeadlockThem) {
   // It is kept for good: events of it may be in pools.
   static auto& fake = *new gpu::FakeGpu({.harsh = {.allocation_waits = true, .patience = 3000ms}});
   gpu::install(&fake);
@@ -359,7 +359,7 @@ TEST_F(StagedPieces, ADisagreementIsFoundBeforeAnythingIsWritten) {
 
 /// A rank dies between two pieces: the others learn of it, their streams continue, and the survivors continue
 /// in pieces too.
-TEST_F(StagedPieces, ARankThatDiesInBetweenHoldsUpNobody) {
+TEST_F(StagedPieces, RankThatDiesBetweenPiecesDoesNotBlockSurvivors) {
   OURO_NEEDS_PROCESSES();
   Watchdog watchdog;
   const UniqueId id = new_id();

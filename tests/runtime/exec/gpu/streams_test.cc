@@ -242,7 +242,7 @@ TEST(GpuStreams, FunctionsAndEventsKeepTheOrderOfHostAndDevice) {
             "");
 }
 
-TEST(GpuStreams, DeviceMemoryOnHostStreamsAndInBatches) {
+TEST(GpuStreams, DeviceMemoryWorksOnHostStreamsAndInBatches) {
   OURO_NEEDS_GPU();
   EXPECT_EQ(run_threads(3,
                         [](Context& c) -> std::string {
@@ -286,7 +286,7 @@ class LostStreams : public testing::Test {
   gpu::FakeGpu fake_;
 };
 
-TEST_F(LostStreams, FreeTheFunctionsThatWaitInThem) {
+TEST_F(LostStreams, PendingFunctionsOfALostStreamAreFreed) {
   auto s = Stream::create({Device::Kind::cuda, 0});
   ASSERT_TRUE(s.ok());
   fake_.delay(gpu::FakeOp::call_host, std::chrono::minutes(1));
@@ -305,7 +305,7 @@ TEST_F(LostStreams, FreeTheFunctionsThatWaitInThem) {
 }
 
 /// A graph acts like a driver that makes its calls at any time, and repeatedly.
-TEST_F(LostStreams, ADriverThatCallsTooLateFindsNothing) {
+TEST_F(LostStreams, LateDriverCallHasNoEffect) {
   struct Counted : rt::HostCall {
     std::atomic<int>*begun, *given_up;
     Counted(std::atomic<int>* b, std::atomic<int>* g) : begun(b), given_up(g) {}
@@ -342,7 +342,7 @@ class GpuRefused : public Paths {};
 INSTANTIATE_TEST_SUITE_P(All, GpuRefused, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(GpuRefused, InWords) {
+TEST_P(GpuRefused, InvalidBuffersAreRefusedWithAMessage) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
   EXPECT_EQ(run_threads(2,

@@ -30,7 +30,7 @@ std::string refused(Group& g, const Status& s, Reason reason, const char* part) 
 #define OURO_REFUSED(...) \
   if (std::string said = refused(__VA_ARGS__); !said.empty()) return said
 
-TEST(GpuSwitch, RefusesInWords) {
+TEST(GpuSwitch, UnsupportedCallsAreRefusedWithAMessage) {
   OURO_NEEDS_FAKES();
   const FakeForEach fakes(with_multicast());
   const auto body = [](Context& c) -> std::string {
@@ -65,7 +65,7 @@ TEST(GpuSwitch, RefusesInWords) {
 }
 
 /// OURO_ALGO=nvls does not apply to memory of the host.
-TEST(GpuSwitch, ForcedForTheJobItConcernsDevicesOnly) {
+TEST(GpuSwitch, JobAlgorithmAppliesToDeviceMemoryOnly) {
   OURO_NEEDS_FAKES();
   const FakeForEach fakes(with_multicast());
   setenv("OURO_ALGO", "nvls", 1);
@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 /// Whichever rank fails, all must learn of it, even if the step would succeed the next time: a rank that
 /// continued alone would wait for the others. The memory of ranks that had got further is released.
-TEST_P(GpuSwitchSteps, OneThatHasFailedHasFailedForAll) {
+TEST_P(GpuSwitchSteps, FailedStepIsReportedOnAllRanks) {
   OURO_NEEDS_FAKES();
   const Failing& p = GetParam();
   std::atomic<bool> planted{false};
@@ -184,7 +184,7 @@ class GpuSwitchNoMemory : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, GpuSwitchNoMemory, testing::Values("create", "import", "join", "bind"),
                          [](const auto& p) { return p.param; });
 
-TEST_P(GpuSwitchNoMemory, HasFailedForAll) {
+TEST_P(GpuSwitchNoMemory, FailsTheCallOnAllRanks) {
   OURO_NEEDS_FAKES();
   const std::string_view step = GetParam();
   std::atomic<bool> planted{false};
@@ -213,7 +213,7 @@ TEST_P(GpuSwitchNoMemory, HasFailedForAll) {
 
 /// Two groups whose first ranks differ make their objects at the same time. Whoever makes one serves what the
 /// others ask for meanwhile, so it must not wait for them.
-TEST(GpuSwitch, ManyGroupsBeginAtTheSameTime) {
+TEST(GpuSwitch, GroupsWithDifferentFirstRanksStartConcurrently) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
   const FakeForEach fakes(with_multicast());
@@ -248,7 +248,7 @@ TEST(GpuSwitch, ManyGroupsBeginAtTheSameTime) {
 
 /// One thread enqueues the call of each rank in full before the next: the first makes the object and the
 /// memory of all, and nothing that the later ones do waits for a device on which a kernel waits for them.
-TEST(GpuSwitch, NoMemoryIsMadeWhileOthersWait) {
+TEST(GpuSwitch, NoMemoryIsAllocatedWhileOthersWait) {
   OURO_NEEDS_FAKES();
   gpu::FakeOptions options = with_multicast();
   options.devices = 3;
@@ -283,7 +283,7 @@ TEST(GpuSwitch, NoMemoryIsMadeWhileOthersWait) {
 }
 
 /// The first operation of a group is captured: its object is made meanwhile, and kept.
-TEST(GpuSwitch, CapturedFirst) {
+TEST(GpuSwitch, FirstOperationMayBeCaptured) {
   OURO_NEEDS_FAKES();
   const FakeForEach fakes(with_multicast());
   const auto body = [](Context& c) -> std::string {
@@ -354,7 +354,7 @@ TEST(GpuSwitch, GraphsReplay) {
   EXPECT_EQ(run_threads(3, body), "");
 }
 
-TEST(TimedGpuSwitch, KilledInMidCollective) {
+TEST(TimedGpuSwitch, RankKilledInMidCollectiveFailsItOnTheOthers) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
   const FakeForEach fakes(with_multicast());

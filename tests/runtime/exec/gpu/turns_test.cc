@@ -17,7 +17,7 @@ class GpuTurns : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, GpuTurns, testing::Values("leader", "resident", "stream", "staged"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(GpuTurns, OnAStreamOfTheHostTheirTurnIsThatOfTheCall) {
+TEST_P(GpuTurns, OperationsOnHostStreamsKeepTheOrderOfTheCalls) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
   InitOptions o;
@@ -55,7 +55,7 @@ TEST_P(GpuTurns, OnAStreamOfTheHostTheirTurnIsThatOfTheCall) {
 }
 
 /// An operation that a stream of the host has not reached yet still comes before a later call on the device.
-TEST_P(GpuTurns, ALaterCallOnADeviceWaitsForOneOnAStreamOfTheHost) {
+TEST_P(GpuTurns, LaterDeviceCallWaitsForAnEarlierOneOnAHostStream) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
   InitOptions o;
@@ -97,7 +97,7 @@ TEST_P(GpuTurns, ALaterCallOnADeviceWaitsForOneOnAStreamOfTheHost) {
 }
 
 /// Ranks that share few hardware queues: staged operations run inside their calls, in the same order.
-TEST(GpuTurnsInCalls, AreThoseOfTickets) {
+TEST(GpuTurnsInCalls, OperationsInsideTheirCallsKeepTheOrder) {
   OURO_NEEDS_FAKES();
   gpu::install(new gpu::FakeGpu({.harsh = {.connections = 4}}));  // pools of the process keep its events
   InitOptions o;
@@ -130,7 +130,7 @@ TEST(GpuTurnsInCalls, AreThoseOfTickets) {
 }
 
 /// Threads of a user may call at the same time; equal calls have equal results in any order.
-TEST_P(GpuTurns, ThreadsOfOneRankCallAtTheSameTime) {
+TEST_P(GpuTurns, ThreadsOfOneRankMayCallConcurrently) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
   InitOptions o;
@@ -167,7 +167,7 @@ TEST_P(GpuTurns, ThreadsOfOneRankCallAtTheSameTime) {
 }
 
 /// The stream of the host never reaches its operation: whatever waits for it must be told of the group's end.
-TEST_P(GpuTurns, AWaitForAStreamOfTheHostEndsWithTheGroup) {
+TEST_P(GpuTurns, WaitForAHostStreamEndsWhenTheGroupFails) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
   Watchdog watchdog;
@@ -224,7 +224,7 @@ class GpuTurnsEnqueued : public GpuTurns {};
 INSTANTIATE_TEST_SUITE_P(All, GpuTurnsEnqueued, testing::Values("leader", "resident", "stream"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(GpuTurnsEnqueued, WhatADeviceHasNotEndedIsWhereToResume) {
+TEST_P(GpuTurnsEnqueued, ResumePointIsTheFirstUnfinishedOperation) {
   OURO_NEEDS_GPU();
   const ForcedPath path(GetParam());
   Watchdog watchdog;

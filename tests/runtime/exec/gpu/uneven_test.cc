@@ -130,7 +130,7 @@ std::string exchange_pairs(Context& c, int n, Mode mode) {
   return only_ran(g, "resident");
 }
 
-TEST_P(GpuUneven, VeryUnevenPairs) {
+TEST_P(GpuUneven, VeryUnevenPairsAreExact) {
   OURO_NEEDS_GPU();
   const Mode mode = GetParam();
   OURO_SKIP_PROCESSES_UNDER_TSAN(mode);
@@ -187,7 +187,7 @@ class GpuUnevenMany : public testing::Test {
   std::optional<gpu::FakeGpu> fake_;
 };
 
-TEST_F(GpuUnevenMany, VeryUnevenPairs) {
+TEST_F(GpuUnevenMany, VeryUnevenPairsAreExact) {
   const ForcedPath path("resident");
   EXPECT_EQ(run_threads(9, [](Context& c) { return exchange_pairs(c, 9, Mode::threads); }), "");
 }
@@ -216,7 +216,7 @@ TEST(GpuUnevenFailure, InPlaceIsRefused) {
 }
 
 /// A captured call keeps its lengths at each replay, also between calls with other lengths.
-TEST(GpuUnevenGraphs, Replay) {
+TEST(GpuUnevenGraphs, ReplayKeepsTheLengthsOfTheCapture) {
   OURO_NEEDS_GPU();
   const ForcedPath path("resident");
   const auto body = [](Context& c) -> std::string {
@@ -259,7 +259,7 @@ TEST(GpuUnevenGraphs, Replay) {
 }
 
 /// One thread enqueues the call of each rank in full before the next, as in harsh_test.cc.
-TEST(GpuUnevenHarsh, NothingIsMadeOrLoadedWhileOthersWait) {
+TEST(GpuUnevenDriver, NothingIsAllocatedOrLoadedWhileOthersWait) {
   OURO_NEEDS_FAKES();
   const ForcedPath path("resident");
   auto* const fake =
@@ -299,7 +299,7 @@ TEST(GpuUnevenHarsh, NothingIsMadeOrLoadedWhileOthersWait) {
 
 /// A canonical sum takes the resident path, which has rank order; a named algorithm takes the stream-ordered
 /// path.
-TEST(GpuUnevenPaths, OfTheOtherForms) {
+TEST(GpuUnevenPaths, CanonicalSumsAndNamedAlgorithmsSelectTheirPaths) {
   OURO_NEEDS_FAKES();
   const FakeForEach fakes({.multiprocessors = 16});
   const auto body = [](Context& c) -> std::string {
@@ -322,7 +322,7 @@ TEST(GpuUnevenPaths, OfTheOtherForms) {
   EXPECT_EQ(run_threads(3, body), "");
 }
 
-TEST(TimedGpuUneven, KilledInMidCollective) {
+TEST(TimedGpuUneven, RankKilledInMidCollectiveFailsItOnTheOthers) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
   const FakeForEach fakes({.multiprocessors = 16});

@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(All, WordsPlace,
                                   name(std::get<1>(info.param));
                          });
 
-TEST_P(WordsPlace, IsWhereStreamsWaitForThem) {
+TEST_P(WordsPlace, IsInMemoryOfTheGpuWhoseStreamWaits) {
   OURO_NEEDS_FAKES();
   const auto& [test, mode] = GetParam();
   if (mode == Mode::processes) OURO_NEEDS_PROCESSES();
@@ -125,7 +125,7 @@ TEST_P(WordsPlace, IsWhereStreamsWaitForThem) {
 }
 
 /// All ranks decide alike: where one device refuses, no rank's words are in device memory.
-TEST(WordsOfRanks, OneThatCannotDecidesForAll) {
+TEST(WordsOfRanks, OneRefusingDeviceMovesAllWordsToPinnedMemory) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
   for (const char* path : {"leader", "stream"}) {
@@ -151,7 +151,7 @@ TEST(WordsOfRanks, OneThatCannotDecidesForAll) {
 }
 
 /// Ranks that are threads: events say that their streams have come, and one word says that all is done.
-TEST(WordsOfRanks, ThatAreThreadsFanInByEvents) {
+TEST(WordsOfRanks, ThreadRanksFanInByEvents) {
   OURO_NEEDS_FAKES();
   constexpr int kRanks = 4, kTimes = 5;
   const ForcedPath forced("leader");
@@ -179,7 +179,7 @@ TEST(WordsOfRanks, ThatAreThreadsFanInByEvents) {
 
 /// The events of an operation serve again 64 operations later, when a rank is that far ahead; the sums are
 /// right only if the leader waits for those of its own operation.
-TEST(WordsOfRanks, WhoIsFarAheadIsWaitedForInEachOperation) {
+TEST(WordsOfRanks, LeaderWaitsForTheEventsOfItsOwnOperation) {
   OURO_NEEDS_FAKES();
   constexpr int kTimes = 300;
   const ForcedPath forced("leader");
@@ -227,7 +227,7 @@ TEST(WordsOfRanks, WhoIsFarAheadIsWaitedForInEachOperation) {
 class WordsBehind : public testing::TestWithParam<int> {};
 constexpr int kQueues = 16;
 INSTANTIATE_TEST_SUITE_P(Streams, WordsBehind, testing::Range(0, kQueues));
-TEST_P(WordsBehind, AreSetInWhicheverQueueTheWaitIs) {
+TEST_P(WordsBehind, FailureReleasesAWaitInAnyHardwareQueue) {
   OURO_NEEDS_FAKES();
   const ForcedPath forced("leader");
   gpu::install(new gpu::FakeGpu({.multiprocessors = 16, .harsh = {.connections = kQueues}}));
@@ -272,7 +272,7 @@ INSTANTIATE_TEST_SUITE_P(All, TimedWordsKill,
                          [](const auto& info) { return info.param.name; });
 
 /// Rank 0, in whose memory the leader's words are, or another one dies; the others' streams continue in time.
-TEST_P(TimedWordsKill, EndsAllWaits) {
+TEST_P(TimedWordsKill, DeathOfARankEndsAllWaits) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
   const Case& test = GetParam();
@@ -329,7 +329,7 @@ TEST_P(TimedWordsKill, EndsAllWaits) {
 
 /// The rank that has the words in its memory ends its group while the last operations of the others are in
 /// their streams, and they write words there. Nothing of it may be unmapped under them.
-TEST(WordsOfRanks, OutliveTheGroupOfWhoHasThem) {
+TEST(WordsOfRanks, WordsOutliveTheGroupOfTheirOwner) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
   for (const auto& [path, devices] : {std::pair("leader", 1), std::pair("stream", 3)}) {
@@ -374,7 +374,7 @@ TEST(WordsOfRanks, OutliveTheGroupOfWhoHasThem) {
 
 /// Between GPUs, each slot has a word in the memory of each end; captured and replayed between eager
 /// operations, all are 0 again when nothing is under way.
-TEST(WordsOfRanks, ApartServeGraphsBetweenOtherOperations) {
+TEST(WordsOfRanks, WordsBetweenGpusServeGraphsAndEagerOperations) {
   OURO_NEEDS_FAKES();
   const ForcedPath forced("stream");
   gpu::install(new gpu::FakeGpu({.devices = 3, .multiprocessors = 16}));

@@ -45,7 +45,7 @@ struct Case {
   }
 };
 
-TEST(ExecutionPlans, RunASingleRoundByHandWhereThereIsOne) {
+TEST(ExecutionPlans, SingleRoundIsRunBySpecialisedCode) {
   EXPECT_TRUE(is_single_round(Case{}.make()->run));
   EXPECT_TRUE(is_single_round(Case{.count = 2048}.make()->run)) << "a whole slot";
   const auto two_rounds = Case{.count = 2049}.make();
@@ -64,7 +64,7 @@ TEST(ExecutionPlans, RunASingleRoundByHandWhereThereIsOne) {
   EXPECT_EQ(alone->run, alone->flow.run);
 }
 
-TEST(ExecutionPlans, AskForReferencesWhereARowSaysSo) {
+TEST(ExecutionPlans, RowWithZeroCopyRunsByReference) {
   Choice asks;
   asks.try_zero_copy = true;
   const auto asked = Case{.also = asks}.make();
@@ -80,7 +80,7 @@ TEST(ExecutionPlans, AskForReferencesWhereARowSaysSo) {
   EXPECT_EQ((Case{.algorithm = Algorithm::pull}.make()->pull.cut.rounds()), 1);
 }
 
-TEST(ExecutionPlans, PlacePostsBySize) {
+TEST(ExecutionPlans, PostsArePlacedBySize) {
   const auto staging = [](const Case& c) { return c.make()->flow.staging; };
   EXPECT_EQ(staging({.count = 14}).on, On::arrival) << "56 bytes";
   EXPECT_EQ(staging({.count = 15}).on, On::slot) << "all post and hear of each other";
@@ -107,7 +107,7 @@ TEST(ExecutionPlans, PlacePostsBySize) {
   EXPECT_TRUE(scatter(8, 3).others);
 }
 
-TEST(ExecutionPlans, PutPostsOfMoreThanAPageOnTheRingIfTheChoiceSaysSo) {
+TEST(ExecutionPlans, PostsOverAPageUseTheRingIfChosen) {
   Choice round;
   round.ring = true;
   const auto use = [&](Case c) {
@@ -132,7 +132,7 @@ TEST(ExecutionPlans, PutPostsOfMoreThanAPageOnTheRingIfTheChoiceSaysSo) {
             On::eager);
 }
 
-TEST(ExecutionPlans, SayWhoPostsAndWhoReads) {
+TEST(ExecutionPlans, PostersAndReadersFollowTheCollective) {
   struct Row {
     Collective collective;
     int rank;
@@ -157,7 +157,7 @@ TEST(ExecutionPlans, SayWhoPostsAndWhoReads) {
   }
 }
 
-TEST(ExecutionPlans, CutLinksByTheWiderType) {
+TEST(ExecutionPlans, LinksAreCutByTheWiderType) {
   const auto narrow =
       Case{.collective = Collective::all_gather, .algorithm = Algorithm::ring, .count = 5000}.make();
   EXPECT_EQ(narrow->flow.cut.capacity(), 1024u) << "a slot of 4 KiB";

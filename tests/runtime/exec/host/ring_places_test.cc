@@ -17,7 +17,7 @@ struct Post {
   std::size_t at, bytes;
 };
 
-TEST(RingPlaces, FollowOneAnotherAndBeginInFrontAtTheEnd) {
+TEST(RingPlaces, PlacesFollowEachOtherAndWrapAtTheEnd) {
   RingPlaces ring(1000);
   ring.begin(300, 0);
   EXPECT_TRUE(ring.used());
@@ -37,7 +37,7 @@ TEST(RingPlaces, FollowOneAnotherAndBeginInFrontAtTheEnd) {
   EXPECT_EQ(places(2), (std::vector<std::size_t>{0, 0}));
 }
 
-TEST(RingPlaces, AnOperationMayBeginAnewBeforeItsFirstRound) {
+TEST(RingPlaces, OperationMayRestartBeforeItsFirstRound) {
   RingPlaces ring(1000), other(1000);
   for (RingPlaces* r : {&ring, &other}) r->begin(300, 0), r->begin(400, 2);
   ring.begin(400, 0);
@@ -45,7 +45,7 @@ TEST(RingPlaces, AnOperationMayBeginAnewBeforeItsFirstRound) {
 }
 
 /// Random operations of random numbers of rounds, of posts of up to `longest` bytes.
-TEST(RingPlaces, KeepAnyRoundsInARowApart) {
+TEST(RingPlaces, ConsecutiveRoundsDoNotOverlap) {
   for (const std::size_t longest : {64u, 640u, 8192u})
     for (const std::size_t bytes :
          {StagingView::least_ring(longest), StagingView::least_ring(longest) + 192, 16 * longest}) {

@@ -6,7 +6,7 @@
 namespace ouro::transport {
 namespace {
 
-TEST(UcxAbsent, IsUnsupported) {
+TEST(UcxAbsent, FabricIsUnsupportedWithoutUcx) {
   auto made = UcxFabric::create({.rank = 0, .world = 2, .failed = [](int, Status) {}});
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().reason(), Reason::unsupported);

@@ -37,7 +37,7 @@ void receive_all(Rank& r, NetLink& link, std::uint64_t key, const std::vector<st
   for (std::size_t i = 0; i < bytes.size(); ++i) ASSERT_EQ(r.receive(link, key, i, bytes[i]), "");
 }
 
-TEST_P(Ucx, ChunksOfAllSizesBothWays) {
+TEST_P(Ucx, ChunksOfAllSizesArriveInBothDirections) {
   const auto there = sizes(kSlot, 300, 1), back = sizes(kSlot, 300, 2);
   NetLink &la = a_.open(7, 1, kSlot), &lb = b_.open(7, 0, kSlot);
   std::thread other([&] {
@@ -52,7 +52,7 @@ TEST_P(Ucx, ChunksOfAllSizesBothWays) {
   EXPECT_TRUE(a_.failure(1).ok() && b_.failure(0).ok());
 }
 
-TEST_P(Ucx, ChunksLargerThanASegmentComeByRendezvous) {
+TEST_P(Ucx, ChunksLargerThanASegmentArriveByRendezvous) {
   constexpr std::uint32_t kLarge = 1 << 20;
   const auto bytes = sizes(kLarge, 40, 3);
   NetLink &la = a_.open(7, 1, kLarge), &lb = b_.open(7, 0, kLarge);
@@ -61,7 +61,7 @@ TEST_P(Ucx, ChunksLargerThanASegmentComeByRendezvous) {
   other.join();
 }
 
-TEST_P(Ucx, ManyLinkSetsAtOnce) {
+TEST_P(Ucx, ManyLinkSetsWorkConcurrently) {
   constexpr std::uint64_t kLinkSets = 6;
   const auto bytes = sizes(4096 << 2, 120, 4);
   std::vector<NetLink*> la, lb;
@@ -77,7 +77,7 @@ TEST_P(Ucx, ManyLinkSetsAtOnce) {
   for (auto& t : threads) t.join();
 }
 
-TEST_P(Ucx, ArrivesWhileNobodyDrives) {
+TEST_P(Ucx, ChunksAndCreditsArriveWithoutACaller) {
   NetLink &la = a_.open(7, 1, kSlot), &lb = b_.open(7, 0, kSlot);
   for (std::uint64_t i = 0; i < 8; ++i) {
     a_.send(la, 7, i, kSlot, 1);
@@ -89,7 +89,7 @@ TEST_P(Ucx, ArrivesWhileNobodyDrives) {
   EXPECT_TRUE(eventually([&] { return load(*la.out().freed) == 8; }));
 }
 
-TEST_P(Ucx, RestEndsWhenSomethingComes) {
+TEST_P(Ucx, RestEndsWhenAChunkArrives) {
   NetLink &la = a_.open(7, 1, kSlot), &lb = b_.open(7, 0, kSlot);
   ASSERT_TRUE(a_.send(la, 7, 0, 8, 1));
   ASSERT_TRUE(b_.await(*lb.in().full, 1));
@@ -118,7 +118,7 @@ TEST_P(Ucx, AChunkLargerThanItsSlotIsRefused) {
   EXPECT_EQ(b_.failure(0).failure()->rank, 0);
 }
 
-TEST_P(Ucx, NothingOfALinkSetIsKeptOnceItIsSent) {
+TEST_P(Ucx, ClosedLinkSetIsReleasedOnceItIsSent) {
   const auto bytes = sizes(kSlot, 60, 5);
   NetLink &la = a_.open(7, 1, kSlot), &lb = b_.open(7, 0, kSlot);
   std::thread other([&] { receive_all(b_, lb, 7, bytes); });

@@ -68,7 +68,7 @@ class Process {
   pid_t pid_ = -1;
 };
 
-TEST_F(UcxFailure, BetweenProcesses) {
+TEST_F(UcxFailure, ChunksTravelBetweenProcesses) {
   Rank me(0);
   Process peer;
   ASSERT_NO_FATAL_FAILURE(peer.start(me));
@@ -80,7 +80,7 @@ TEST_F(UcxFailure, BetweenProcesses) {
   }
 }
 
-TEST_F(UcxFailure, APeerThatCannotBeConnectedAgainIsNamed) {
+TEST_F(UcxFailure, PeerThatCannotBeReconnectedIsNamed) {
   Rank me(0);
   Process peer;
   ASSERT_NO_FATAL_FAILURE(peer.start(me));
@@ -96,7 +96,7 @@ TEST_F(UcxFailure, APeerThatCannotBeConnectedAgainIsNamed) {
   EXPECT_EQ(me.failure(1).failure()->rank, 1);
 }
 
-TEST_F(UcxFailure, APeerThatDiesInTheMiddleOfMuch) {
+TEST_F(UcxFailure, PeerDeathMidTransferReleasesItsFrames) {
   Rank me(0);
   Process peer;
   ASSERT_NO_FATAL_FAILURE(peer.start(me));
@@ -110,7 +110,7 @@ TEST_F(UcxFailure, APeerThatDiesInTheMiddleOfMuch) {
   EXPECT_TRUE(eventually([&] { return link_set.expired(); })) << "a dead peer's frames keep their memory";
 }
 
-TEST_F(UcxFailure, APeerThatDiedBeforeItWasUsed) {
+TEST_F(UcxFailure, PeerThatDiedBeforeItsFirstUseIsReported) {
   Rank me(0);
   Process peer;
   ASSERT_NO_FATAL_FAILURE(peer.start(me));
@@ -122,7 +122,7 @@ TEST_F(UcxFailure, APeerThatDiedBeforeItWasUsed) {
   EXPECT_EQ(me.failure(1).reason(), Reason::link_lost);
 }
 
-TEST_F(UcxFailure, NothingComesFromADroppedPeerAndOthersGoOn) {
+TEST_F(UcxFailure, DroppedPeerDeliversNothingAndOthersContinue) {
   Rank a(0, 3), b(1, 3), c(2, 3);
   for (Rank* x : {&a, &b, &c})
     for (Rank* y : {&a, &b, &c})
@@ -155,7 +155,7 @@ TEST_F(TimedUcxFailure, EndsWithinASecondWithFramesOnTheirWay) {
   EXPECT_LT(Clock::now() - start, 1s);
 }
 
-TEST_F(UcxFailure, APeerThatIsStoppedWhileThisOneLeaves) {
+TEST_F(UcxFailure, LeavingIsSafeWhileThePeerIsStopped) {
   Process peer;
   {
     Rank me(0);
@@ -180,7 +180,7 @@ int cut_connections() {
   return cut;
 }
 
-TEST_F(UcxFailure, AConnectionThatEndsIsMadeAnewAndNothingIsLost) {
+TEST_F(UcxFailure, CutConnectionIsReconnectedWithoutLoss) {
   Rank a(0), b(1);
   a.knows(b);
   b.knows(a);
@@ -211,9 +211,9 @@ std::array<sighandler_t, kSignals.size()> handlers() {
 }
 const auto g_before = handlers();  // the first test has loaded UCX
 
-TEST_F(UcxFailure, LeavesSignalsAlone) { EXPECT_EQ(handlers(), g_before); }
+TEST_F(UcxFailure, SignalHandlersAreNotChanged) { EXPECT_EQ(handlers(), g_before); }
 
-TEST_F(UcxFailure, AnInterfaceThatIsNotThere) {
+TEST_F(UcxFailure, MissingInterfaceIsAnError) {
   auto made = UcxFabric::create({.rank = 0, .world = 2, .devices = "nosuch0", .failed = [](int, Status) {}});
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().reason(), Reason::resource) << made.status().message();
