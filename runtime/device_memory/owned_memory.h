@@ -9,6 +9,8 @@
 
 namespace ouro::rt {
 
+class ZeroingStream;
+
 /// Device memory that this library allocates. It is freed after the last owner is destroyed, when the process
 /// is idle (free_when_idle), because a driver may wait for all work when it frees.
 class GpuBlock {
@@ -27,6 +29,7 @@ class GpuBlock {
 
  private:
   GpuBlock() = default;
+  std::shared_ptr<ZeroingStream> stream_;
   gpu::Region region_;
   std::size_t bytes_ = 0;
   bool shareable_ = false;

@@ -29,7 +29,7 @@ inline Result<train::LayoutGroups> groups_of(Context& c, const std::vector<int>&
 
 /// Named arrays on the host. Views stay valid while layers are added.
 template <class T>
-class Model {
+class NamedArrays {
  public:
   void add(std::string name, std::vector<T> values) {
     layers_.push_back({std::move(name), std::move(values)});

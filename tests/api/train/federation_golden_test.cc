@@ -54,7 +54,7 @@ std::string aggregates(Context& c, const Key& key, const json& recorded) {
         const json& all = recorded.contains(name(strategy)) ? recorded.at(name(strategy)) : recorded.front();
         const std::vector<double> want = flat(all.at(static_cast<std::size_t>(c.rank())));
         for (const bool planned : {false, true}) {
-          test::Model<double> model;
+          test::NamedArrays<double> model;
           model.add("a", {r, r + 0.1, r + 0.2});
           model.add("b", std::vector<double>(4, 10 * r + 1));
           model.add("c", {(c.rank() % 2 == 0 ? 1 : -1) * (r + 1)});

@@ -144,7 +144,7 @@ TEST(AggregateRefuses, DifferingArgumentsOnEveryRank) {
                 auto groups = test::groups_of(c, {4, 2}, 2, 2);
                 OURO_RANK_OK(groups);
                 for (const Change change : changes) {
-                  test::Model<double> model;
+                  test::NamedArrays<double> model;
                   model.add("a", {1, 2, 3, 4}), model.add("b", {1, 2, 3, 4});
                   auto params = model.params();
                   AggregateOptions o;
@@ -154,7 +154,7 @@ TEST(AggregateRefuses, DifferingArgumentsOnEveryRank) {
                                   &change - changes, s.ok() ? "ok" : s.message());
                   OURO_RANK_CHECK(model.at(0)[0] == 1, "something was averaged");
                 }
-                test::Model<double> model;
+                test::NamedArrays<double> model;
                 model.add("a", {static_cast<double>(c.rank() < 4)});
                 OURO_RANK_OK(aggregate(*groups, model.params()));
                 OURO_RANK_CHECK(model.at(0)[0] == 0.5, "{}", model.at(0)[0]);
@@ -178,7 +178,7 @@ TEST(AggregateFails, OnEveryRankWhenARankLeaves) {
   EXPECT_EQ("", run_threads(6, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {4, 2}, 2, 1);
               OURO_RANK_OK(groups);
-              test::Model<float> model;
+              test::NamedArrays<float> model;
               model.add("w", std::vector<float>(2'000'000, static_cast<float>(c.rank())));
               auto plan = plan_aggregation(*groups, model.params(), {});
               OURO_RANK_OK(plan);

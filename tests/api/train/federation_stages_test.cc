@@ -118,7 +118,7 @@ TEST(AggregateStages, RanksOfAShardHoldTheSameBits) {
             for (int streams = 1; streams <= 4; ++streams) {
               auto groups = test::groups_of(c, {4, 2}, 2, streams);
               OURO_RANK_OK(groups);
-              test::Model<float> model;
+              test::NamedArrays<float> model;
               for (std::size_t k = 0; k < 9; ++k) {
                 std::vector<float> x(1000 * k + 1);
                 for (std::size_t i = 0; i < x.size(); ++i)

@@ -93,7 +93,7 @@ TEST(Aggregate, IsTheFormulaForEveryStrategyStreamCountAndNumberOfLayers) {
                     OURO_RANK_OK(groups);
                     for (const Strategy strategy : kStrategies)
                       for (std::size_t layers = 0; layers <= 9; ++layers) {
-                        test::Model<double> model;
+                        test::NamedArrays<double> model;
                         for (std::size_t k = 0; k < layers; ++k) {
                           std::vector<double> x((5 * k + 2) % 7);
                           for (std::size_t i = 0; i < x.size(); ++i) x[i] = value(context.rank(), k, i);
@@ -123,7 +123,7 @@ TEST(Aggregate, WithoutFederationAveragesReplicas) {
         for (const std::optional<int> hsdp : {std::optional<int>(2), std::optional<int>()}) {
           auto groups = test::groups_of(c, {}, hsdp, 1);
           OURO_RANK_OK(groups);
-          test::Model<float> model;
+          test::NamedArrays<float> model;
           model.add("w", {static_cast<float>(c.rank()), 10});
           OURO_RANK_OK(aggregate(*groups, model.params()));
           const float want = hsdp ? static_cast<float>(c.rank() % 2) + 1.0F : static_cast<float>(c.rank());
@@ -142,7 +142,7 @@ TEST(Aggregate, LongLayersPassBothStagesInPieces) {
                 for (const int streams : {1, 2}) {
                   auto groups = test::groups_of(c, {4, 2}, 2, streams);
                   OURO_RANK_OK(groups);
-                  test::Model<float> model;
+                  test::NamedArrays<float> model;
                   for (const std::size_t size : {700'001u, 3u, 800'000u, 70'000u})
                     model.add(fmt::format("layer of {}", size),
                               std::vector<float>(size, static_cast<float>(4 * c.rank() + 1)));
@@ -181,7 +181,7 @@ TEST(Aggregate, OnlySendersCrossSites) {
   EXPECT_EQ("", run_threads(6, [&](Context& c) -> std::string {
               auto groups = test::groups_of(c, {4, 2}, 2, 1);
               OURO_RANK_OK(groups);
-              test::Model<float> model;
+              test::NamedArrays<float> model;
               model.add("w", std::vector<float>(elements));
               auto plan = plan_aggregation(*groups, model.params(), {});
               OURO_RANK_OK(plan);
@@ -200,7 +200,7 @@ TEST(Aggregate, WeighsEachSiteByItsGivenWeight) {
               auto groups = test::groups_of(c, {3, 1}, 1, 2);
               OURO_RANK_OK(groups);
               for (const Strategy strategy : kStrategies) {
-                test::Model<double> model;
+                test::NamedArrays<double> model;
                 model.add("w", {static_cast<double>(c.rank()), 1});
                 OURO_RANK_OK(aggregate(*groups, model.params(),
                                        {.strategy = strategy, .streams = 2, .site_weights = {100, 300}}));
@@ -229,7 +229,7 @@ TEST(Aggregate, FiltersAndCountsTiedParametersOnce) {
               auto groups = test::groups_of(c, {1, 1}, {}, 1);
               OURO_RANK_OK(groups);
               const auto mine = static_cast<double>(c.rank());
-              test::Model<double> model;
+              test::NamedArrays<double> model;
               model.add("layer1.w", {mine}), model.add("layer2.w", {mine}), model.add("layer1.b", {mine});
               std::vector<Param> params = model.params();
               params.push_back(params[0]);
@@ -302,7 +302,7 @@ TEST(Aggregate, AWrongGroupOfAnAsymmetricFederationGivesOtherValues) {
                 if (broken && c.rank() == 5) layout->federated_group = {1, 5};
                 auto groups = create_groups(c, *layout);
                 OURO_RANK_OK(groups);
-                test::Model<double> model;
+                test::NamedArrays<double> model;
                 model.add("w", {static_cast<double>(c.rank())});
                 OURO_RANK_OK(aggregate(*groups, model.params()));
                 (broken ? wrong : right)[static_cast<std::size_t>(c.rank())] = model.at(0)[0];

@@ -31,7 +31,7 @@ TEST(LocalSteps, CompressedDeltasStayCloseToExactOnes) {
         "", run_threads(6, [&](Context& c) -> std::string {
           auto groups = test::groups_of(c, {4, 2}, 1, 1);
           OURO_RANK_OK(groups);
-          test::Model<float> model;
+          test::NamedArrays<float> model;
           model.add("w", numbers<float>(kCount, 3));
           model.add("b", numbers<float>(5, 4));
           auto server = diloco();
@@ -80,7 +80,7 @@ TEST(LocalSteps, Int8DeltaSkipsABlockThatIsNotFinite) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {1, 1}, {}, 1);
               OURO_RANK_OK(groups);
-              test::Model<float> model;
+              test::NamedArrays<float> model;
               model.add("w", std::vector<float>(512, 1));
               auto local = LocalSteps::create(*groups, model.params(), *fed_avg(),
                                               {.inner_steps = 1, .delta = DeltaFormat::int8});
@@ -100,7 +100,7 @@ TEST(LocalSteps, LayersThatAreFilteredOutStayLocal) {
         auto groups = test::groups_of(c, {1, 1}, {}, 1);
         OURO_RANK_OK(groups);
         const auto mine = static_cast<double>(c.rank());
-        test::Model<double> model;
+        test::NamedArrays<double> model;
         model.add("body", {0}), model.add("head", {0});
         auto local = LocalSteps::create(
             *groups, model.params(), *fed_avg(),
@@ -117,7 +117,8 @@ TEST(LocalSteps, LayersThatAreFilteredOutStayLocal) {
 /// Ranks of a round that do not match: all get an error, whatever the format of the delta, and keep
 /// their parameters.
 TEST(LocalSteps, DifferingRanksAreRefusedAndKeepTheirParameters) {
-  using Change = std::function<void(test::Model<float>&, LocalStepsOptions&, std::unique_ptr<Optimizer>&)>;
+  using Change =
+      std::function<void(test::NamedArrays<float>&, LocalStepsOptions&, std::unique_ptr<Optimizer>&)>;
   const Change changes[] = {
       [](auto& model, auto&, auto&) { model.at(0).resize(8); },
       [](auto&, auto& o, auto&) { o.inner_steps = 2; },
@@ -130,7 +131,7 @@ TEST(LocalSteps, DifferingRanksAreRefusedAndKeepTheirParameters) {
                 auto groups = test::groups_of(c, {2, 1}, 1, 1);
                 OURO_RANK_OK(groups);
                 for (const Change& change : changes) {
-                  test::Model<float> model;
+                  test::NamedArrays<float> model;
                   model.add("w", std::vector<float>(9, 1));
                   LocalStepsOptions o{.inner_steps = 1, .delta = format};
                   std::unique_ptr<Optimizer> optimizer = *fed_avg();
@@ -191,7 +192,7 @@ TEST(LocalStepsSave, ResumesBitForBit) {
                                                         return 1 / (1.0 + static_cast<double>(u));
                                                       }),
                                                       .clip_norm = 0.5}};
-                  test::Model<float> straight, broken;
+                  test::NamedArrays<float> straight, broken;
                   for (auto* m : {&straight, &broken})
                     m->add("w", numbers<float>(300, 3)), m->add("b", {1, 2});
                   auto a = LocalSteps::create(*groups, straight.params(), *make(), o);
@@ -230,7 +231,7 @@ TEST(LocalStepsSave, StatesOfDifferentRoundsAreRefused) {
   EXPECT_EQ("", run_threads(2, [](Context& c) -> std::string {
               auto groups = test::groups_of(c, {1, 1}, {}, 1);
               OURO_RANK_OK(groups);
-              test::Model<float> model;
+              test::NamedArrays<float> model;
               model.add("w", {1, 2, 3});
               const auto make = [&] {
                 return LocalSteps::create(*groups, model.params(), *fed_avg(), {.inner_steps = 1});

@@ -56,7 +56,7 @@ std::string federated(Context& c, const MakeServer& make, const std::vector<doub
   auto groups = test::groups_of(c, {2, 1}, 1, 1);
   OURO_RANK_OK(groups);
   const std::vector<double> start = numbers<double>(5, 3);
-  test::Model<double> model;
+  test::NamedArrays<double> model;
   model.add("a", {start.begin(), start.begin() + 2}), model.add("b", {start.begin() + 2, start.end()});
   const auto params = model.params();
   auto server = make();

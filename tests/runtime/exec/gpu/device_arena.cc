@@ -4,6 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
 #include "kernels/gpu/resident.h"
 #include "runtime/group/group.h"
 
@@ -25,6 +30,20 @@ int asked_in_a_child(int (*question)()) {
 }
 
 }  // namespace
+
+Result<std::shared_ptr<CopyStream>> CopyStream::of_device(int device) {
+  static std::mutex mutex;
+  static std::map<std::pair<gpu::Gpu*, int>, std::weak_ptr<CopyStream>> streams;
+  std::lock_guard lock(mutex);
+  auto& known = streams[{&gpu::gpu(), device}];
+  auto copies = known.lock();
+  if (!copies) {
+    copies = std::make_shared<CopyStream>();
+    OURO_ASSIGN(copies->stream, gpu::gpu().create_stream(device, 0));
+    known = copies;
+  }
+  return copies;
+}
 
 int gpus() {
   static const int many = [] {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,17 @@ namespace ouro::test {
 enum class From { ouro, driver };
 inline const char* name(From f) { return f == From::ouro ? "ouro" : "driver"; }
 
-/// Memory on the GPU of a rank. Copies to and from it wait for a stream of its own.
+/// The stream in which all arenas of a device are written and read, whichever thread they belong to. With one
+/// for each of them, eight ranks that are threads would have more streams than a device has hardware queues.
+struct CopyStream {
+  static Result<std::shared_ptr<CopyStream>> of_device(int device);
+  ~CopyStream() {
+    if (stream.device >= 0) (void)gpu::gpu().destroy_stream(stream).ok();
+  }
+  gpu::Stream stream;
+};
+
+/// Memory on the GPU of a rank. Copies to and from it have ended when the calls return.
 class DeviceArena {
  public:
   DeviceArena() = default;
@@ -24,16 +35,13 @@ class DeviceArena {
     // A driver that frees memory waits for all work of the process, while ranks that are threads wait for
     // each other: its memory stays.
     if (own_ && std::getenv("OURO_FAKE_GPUS")) (void)gpu::gpu().free(own_).ok();
-    if (stream_.device >= 0) (void)gpu::gpu().destroy_stream(stream_).ok();
   }
   DeviceArena(const DeviceArena&) = delete;
   DeviceArena& operator=(const DeviceArena&) = delete;
 
   Status make(Context& c, std::size_t bytes, From from) {
     bytes_ = bytes;
-    auto stream = gpu::gpu().create_stream(c.device().index, 0);
-    if (!stream.ok()) return stream.status();
-    stream_ = *stream;
+    OURO_ASSIGN(copies_, CopyStream::of_device(c.device().index));
     if (from == From::ouro) {
       auto m = c.alloc(bytes, c.device());
       if (!m.ok()) return m.status();
@@ -49,14 +57,14 @@ class DeviceArena {
   }
   std::byte* data() const { return data_; }
   Status write(const std::vector<std::byte>& bytes) {
-    OURO_TRY(gpu::gpu().copy(data_, bytes.data(), bytes.size(), stream_));
-    return gpu::gpu().synchronize(stream_);
+    OURO_TRY(gpu::gpu().copy(data_, bytes.data(), bytes.size(), copies_->stream));
+    return gpu::gpu().synchronize(copies_->stream);
   }
   Result<std::vector<std::byte>> read() { return read(bytes_); }
   Result<std::vector<std::byte>> read(std::size_t many) {
     std::vector<std::byte> bytes(many);
-    OURO_TRY(gpu::gpu().copy(bytes.data(), data_, many, stream_));
-    OURO_TRY(gpu::gpu().synchronize(stream_));
+    OURO_TRY(gpu::gpu().copy(bytes.data(), data_, many, copies_->stream));
+    OURO_TRY(gpu::gpu().synchronize(copies_->stream));
     return bytes;
   }
 
@@ -65,7 +73,7 @@ class DeviceArena {
   void* own_ = nullptr;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  gpu::Stream stream_;
+  std::shared_ptr<CopyStream> copies_;
 };
 
 /// Floats on a device, written and read in stream order.
