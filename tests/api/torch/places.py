@@ -4,7 +4,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "nccl"))
 from torch_place import interpreter  # noqa: F401
-from torch_ranks import arguments, environment, run, start  # noqa: F401
+from torch_ranks import arguments, environment, run  # noqa: F401
 
 
 def init(backend, store=None, **options):
