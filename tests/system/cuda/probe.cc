@@ -248,6 +248,23 @@ Result<Answer> queues_of_new_streams(Gpu& g, int device, milliseconds patience) 
   return Answer{true, fmt::format("yes, {} new streams in turn beside {} that wait", kTimes, kWaiting)};
 }
 
+/// The same after more streams than there are queues existed at a time, and were destroyed in another order.
+Result<Answer> queues_after_many_streams(Gpu& g, int device, milliseconds patience) {
+  constexpr int kMany = 64, kStride = 7;
+  OURO_ASSIGN(const auto passed, Gate::make(g));
+  std::vector<Stream> many;
+  for (int k = 0; k < kMany; ++k) {
+    OURO_ASSIGN(const Stream s, g.create_stream(device, 0));
+    const MemOp write = passed->write(1);
+    OURO_TRY(g.enqueue({&write, 1}, s));
+    OURO_TRY(g.synchronize(s));
+    many.push_back(s);
+  }
+  for (int k = 0; k < kMany; ++k)
+    OURO_TRY(g.destroy_stream(many[static_cast<std::size_t>(k * kStride % kMany)]));
+  return queues_of_new_streams(g, device, patience);
+}
+
 /// Kernels of two ranks that wait for each other in a barrier, each on a stream of its own.
 struct Spinners {
   ResidentArgs args;
@@ -439,6 +456,7 @@ constexpr Question kQuestions[] = {
      &waiting_pageable_copies},
     {"queues-of-priorities", "streams of high priority have queues of their own", &queues_of_priorities},
     {"queues-of-new-streams", "a new stream takes a free queue", &queues_of_new_streams},
+    {"queues-after-many-streams", "it does after many streams existed at a time", &queues_after_many_streams},
     {"spinning-kernels", "kernels of two ranks run at the same time", &spinning_kernels},
     {"allocation-beside-a-kernel", "memory is allocated beside a kernel that waits",
      &allocation_beside_a_kernel},

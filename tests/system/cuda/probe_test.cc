@@ -41,10 +41,15 @@ TEST_P(Probe, DetectsTheRestrictionOfADevice) {
 }
 
 const Case kCases[] = {
-    {"first-launch", {.lazy_loading = true}},      {"waiting-streams", {.connections = 2}},
-    {"waiting-staged-copies", {.connections = 2}}, {"waiting-device-copies", {.connections = 2}},
-    {"queues-of-priorities", {.connections = 32}}, {"queues-of-new-streams", {.connections = 32}},
-    {"allocation", {.allocation_waits = true}},    {"pinning", {.allocation_waits = true}},
+    {"first-launch", {.lazy_loading = true}},
+    {"waiting-streams", {.connections = 2}},
+    {"waiting-staged-copies", {.connections = 2}},
+    {"waiting-device-copies", {.connections = 2}},
+    {"queues-of-priorities", {.connections = 32}},
+    {"queues-of-new-streams", {.connections = 32}},
+    {"queues-after-many-streams", {.connections = 32}},
+    {"allocation", {.allocation_waits = true}},
+    {"pinning", {.allocation_waits = true}},
 };
 INSTANTIATE_TEST_SUITE_P(All, Probe, testing::ValuesIn(kCases), [](const auto& info) {
   std::string name = info.param.name;
