@@ -92,7 +92,7 @@ TEST(Selection, SmallBuffersPostOnTheRing) {
     const Chosen x = choose({.rows = rows, .ranks = ranks, .ring = true}, operation(op, bytes, ranks));
     EXPECT_TRUE(x.status.ok()) << x.status.message();
     EXPECT_EQ((x.choice.code() & Signature::kRing) != 0, x.choice.ring) << "ranks that differ notice it";
-    EXPECT_EQ(x.why.find("round the ring") != std::string::npos, x.choice.ring) << x.why;
+    EXPECT_EQ(x.why.find("use the ring") != std::string::npos, x.choice.ring) << x.why;
     return x.choice.ring;
   };
   EXPECT_TRUE(ring(Collective::all_reduce, MiB / 2)) << "1 MiB in and out";
