@@ -54,9 +54,9 @@ def ctrl_c_and_failure():
     def handler(*_):
         raise KeyboardInterrupt
 
-    world = ouro.threads(2)[0].world
     signal.signal(signal.SIGALRM, handler)
     for _ in range(3):
+        world = ouro.threads(2)[0].world  # on a busy machine the wait may notice the signal, which ends the group
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.02)
             world.recv(np.zeros(1), 1, timeout=0.07)  # it checks ten times a second

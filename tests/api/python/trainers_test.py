@@ -47,7 +47,7 @@ raises(ouro.InvalidError, ["another count"], lambda: (trainer.begin_step(), trai
 raises(ValueError, ["'both'", "'bucket', 'global'"], lambda: train.GossipTrainer(job.world, [("x", x, True)], [], topology,
                                                                                  train.sgd(), clip_scope="both"))
 
-raises(ValueError, ["was to come"], lambda: trainer.grad_ready(2))
+raises(ValueError, ["was to be passed"], lambda: trainer.grad_ready(2))
 
 
 class OnGpu:
