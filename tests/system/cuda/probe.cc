@@ -474,6 +474,11 @@ constexpr Question kQuestions[] = {
 
 }  // namespace
 
-std::span<const Question> questions() { return kQuestions; }
+std::vector<Question> questions() {
+  std::vector<Question> all(std::begin(kQuestions), std::end(kQuestions));
+  const auto of_threads = thread_questions();
+  all.insert(all.end(), of_threads.begin(), of_threads.end());
+  return all;
+}
 
 }  // namespace ouro::gpu

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/device/gpu.h"
 
@@ -21,6 +22,9 @@ struct Question {
   /// Blocks streams for at most `patience` before it releases them; a driver call may still never return.
   Result<Answer> (*ask)(Gpu&, int device, std::chrono::milliseconds patience);
 };
-std::span<const Question> questions();
+/// All questions, with those of thread_questions().
+std::vector<Question> questions();
+/// Those that several threads ask together.
+std::span<const Question> thread_questions();
 
 }  // namespace ouro::gpu

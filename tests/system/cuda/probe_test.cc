@@ -81,6 +81,25 @@ TEST(ProbeAlone, DeviceThatRefusesWordsInItsMemoryIsDetected) {
   install(nullptr);
 }
 
+TEST(ProbeAlone, ThreadsDoNotStallOnAFake) {
+  install(new FakeGpu(FakeOptions{}));
+  for (const Question& q : thread_questions()) {
+    const auto answer = q.ask(gpu(), 0, std::chrono::seconds(20));
+    ASSERT_TRUE(answer.ok()) << q.name << ": " << answer.status().message();
+    EXPECT_TRUE(answer->good) << q.name << ": " << answer->text;
+  }
+  install(nullptr);
+}
+
+/// One hardware queue: a stream that waits holds up those of the other threads.
+TEST(ProbeAlone, ThreadsStallWhereStreamsShareAQueue) {
+  for (const char* name : {"threads-wait", "threads-copy-call-and-wait", "eight-threads-words"}) {
+    bool good = true;
+    const std::string text = ask(name, {.connections = 1}, &good);
+    EXPECT_FALSE(good) << name << ": " << text;
+  }
+}
+
 /// Emulated devices wait for all work before memory is released, as CUDA may.
 TEST(ProbeAlone, FakesWaitForAllWorkBeforeARelease) {
   for (const char* name : {"release", "unpinning"}) {
