@@ -11,7 +11,9 @@
 
 #if defined(__SANITIZE_THREAD__)
 /// Emulated devices live as long as the process, and so do their threads.
-extern "C" const char* __tsan_default_options() { return "report_thread_leaks=0"; }
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options() {
+  return "report_thread_leaks=0";
+}
 #endif
 
 namespace {

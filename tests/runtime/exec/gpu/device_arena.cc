@@ -14,7 +14,9 @@
 
 #if OURO_TEST_TSAN
 /// Fake devices, and their threads, live as long as the process.
-extern "C" const char* __tsan_default_options() { return "report_thread_leaks=0"; }
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_options() {
+  return "report_thread_leaks=0";
+}
 #endif
 
 namespace ouro::test {
