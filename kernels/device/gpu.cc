@@ -1,6 +1,7 @@
 // Chooses the implementation of Gpu that this process uses; and the one for machines without GPUs. See gpu.h.
 #include "kernels/device/gpu.h"
 
+#include "kernels/device/gpu_trace.h"
 #include "runtime/core/env.h"
 #include "runtime/core/log.h"
 #include "runtime/core/per_process.h"
@@ -75,10 +76,10 @@ Gpu* choose() {
     OURO_WARN("{}", fakes.status().message());
     return no_gpu(fakes.status().message()).release();
   }
-  if (const int n = static_cast<int>(fakes->value_or(0)); n > 0) return emulated(n);
+  if (const int n = static_cast<int>(fakes->value_or(0)); n > 0) return traced_if_set(emulated(n));
   occupy_standard_descriptors();  // before the driver opens its devices
   std::string why;
-  if (Gpu* real = cuda(&why)) return real;
+  if (Gpu* real = cuda(&why)) return traced_if_set(real);
   return no_gpu(std::move(why)).release();
 }
 

@@ -92,6 +92,9 @@ inline constexpr Parameter kParameters[] = {
      "where UCX cannot), never"},
     {"OURO_GPU_DIRECT_BYTES", Type::integer, "262144", "4096..1099511627776",
      "bytes of a message from which its GPU memory is handed to the fabric, up to 256 MiB"},
+    {"OURO_GPU_TRACE", Type::flag, "0", "",
+     "1: counts and times the calls to GPUs, by kind and by class of threads; the process logs them when it "
+     "ends"},
     {"OURO_FAKE_GPUS", Type::integer, "0", "0..16",
      "GPUs made of host objects, for tests and for trying device code without a GPU"},
     {"OURO_NCCL_HOST", Type::flag, "0", "",
