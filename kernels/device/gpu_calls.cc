@@ -23,10 +23,11 @@ CallCounts& CallCounts::operator-=(const CallCounts& other) {
   return *this;
 }
 
-std::string CallCounts::text() const {
+std::string CallCounts::text(CallClass cost) const {
   std::string all;
   for (std::size_t i = 0; i < kGpuCalls; ++i)
-    if (calls[i] != 0) all += fmt::format("{}{} {}", all.empty() ? "" : ", ", kCallTerms[i].name, calls[i]);
+    if (calls[i] != 0 && kCallTerms[i].cost == cost)
+      all += fmt::format("{}{} {}", all.empty() ? "" : ", ", kCallTerms[i].name, calls[i]);
   return all;
 }
 

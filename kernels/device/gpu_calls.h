@@ -90,12 +90,14 @@ struct CallCounts {
   std::uint64_t queries() const { return of(CallClass::query); }
   /// Calls of the driver in a thread that has no current context, as a plain thread has none.
   std::uint64_t driver_calls() const { return driver + 2 * contexts; }
+  /// Those of them that hand no work to a stream.
+  std::uint64_t other_driver_calls() const { return driver_calls() - pieces(); }
   CallCounts& operator+=(const CallCounts&);
   CallCounts& operator-=(const CallCounts&);
   friend CallCounts operator-(CallCounts a, const CallCounts& b) { return a -= b; }
   friend bool operator==(const CallCounts&, const CallCounts&) = default;
-  /// The kinds that are not 0, as "launch 1, record 2".
-  std::string text() const;
+  /// The kinds of a class that are not 0, as "launch 1, record 2".
+  std::string text(CallClass) const;
 };
 
 }  // namespace ouro::gpu

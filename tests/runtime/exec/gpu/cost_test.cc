@@ -1,0 +1,260 @@
+// Budgets: the calls of the device that each operation makes, exactly. A call more is a regression; a call
+// less is an improvement, and then the number here must be lowered. Each test names the target.
+// docs/design/gpu-cost.md explains the numbers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tests/runtime/exec/gpu/counted_calls.h"
+#include "tests/runtime/failure/harness.h"
+
+namespace ouro::test {
+namespace {
+
+using gpu::CallClass;
+using gpu::CallCounts;
+using gpu::GpuCall;
+
+Status sum(CountedRank& r) {
+  return status_of(all_reduce(r.group, r.input(r.count), r.output(r.count), ReduceOp::sum, r.stream));
+}
+Status blocking_sum(CountedRank& r) {
+  return status_of(all_reduce(r.group, r.input(r.count), r.output(r.count), ReduceOp::sum));
+}
+Status gather(CountedRank& r) {
+  const auto all = r.count * static_cast<std::size_t>(r.group.size());
+  return status_of(all_gather(r.group, r.input(r.count), r.output(all), r.stream));
+}
+Status spread(CountedRank& r) {
+  return status_of(broadcast(r.group, r.input(r.count), r.output(r.count), 0, r.stream));
+}
+/// A message to the next rank and one from the previous one, `each` times.
+CountedCall messages(int each) {
+  return [each](CountedRank& r) -> Status {
+    const int n = r.group.size(), me = r.group.rank();
+    group_start();
+    for (int i = 0; i < each; ++i) {
+      OURO_TRY(status_of(send(r.group, r.input(r.count), (me + 1) % n, i, r.stream)));
+      OURO_TRY(status_of(recv(r.group, r.output(r.count), (me + n - 1) % n, i, r.stream)));
+    }
+    return status_of(group_end());
+  };
+}
+
+std::string pieces(const CallCounts& c) { return c.text(CallClass::piece); }
+/// `first` of one rank or more, then `last`.
+std::vector<std::string> ranks(int n, const std::string& first, const std::string& last) {
+  std::vector<std::string> all(static_cast<std::size_t>(n), first);
+  all.back() = last;
+  return all;
+}
+std::vector<std::string> pieces(const Counted& counted) {
+  std::vector<std::string> all;
+  for (const CallCounts& c : counted.ranks) all.push_back(pieces(c));
+  return all;
+}
+
+class GpuCost : public testing::TestWithParam<int> {
+ protected:
+  const int n = GetParam();
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, GpuCost, testing::Values(2, 4, 8),
+                         [](const auto& info) { return std::to_string(info.param); });
+
+// ---- the leader's path: 4N + 3 pieces in a row, 5N + 3 with a wait. Target: N + 2, and no more with a wait.
+
+TEST_P(GpuCost, LeaderInARow) {
+  OURO_NEEDS_FAKES();
+  const Counted counted = count_calls({.path = "leader", .ranks = n}, sum);
+  EXPECT_EQ(pieces(counted),
+            ranks(n, "batch 1, record 2", fmt::format("launch 1, batch 1, record 3, wait {}", n + 1)));
+  EXPECT_EQ(counted.pieces(), 4 * n + 3);
+  for (const CallCounts& c : counted.ranks) {
+    EXPECT_EQ(c.words, 1) << "the word that the operation is done: written by the leader, awaited by others";
+    EXPECT_EQ(c.queries(), 0);
+    EXPECT_EQ(c.of(GpuCall::capturing), 1);
+    EXPECT_EQ(c.of(GpuCall::pointer), 0) << "memory of ouro is known";
+  }
+}
+
+TEST_P(GpuCost, LeaderWithAWait) {
+  OURO_NEEDS_FAKES();
+  const Counted counted = count_calls({.path = "leader", .ranks = n, .wait = true}, sum);
+  EXPECT_EQ(pieces(counted),
+            ranks(n, "batch 1, record 3", fmt::format("launch 1, batch 1, record 4, wait {}", n + 1)));
+  EXPECT_EQ(counted.pieces(), 5 * n + 3);
+}
+
+/// A call without a stream runs on one of the library's and waits for its own mark, not for another event.
+TEST_P(GpuCost, LeaderWithoutAStream) {
+  OURO_NEEDS_FAKES();
+  const Counted counted = count_calls({.path = "leader", .ranks = n}, blocking_sum);
+  EXPECT_EQ(counted.pieces(), 4 * n + 3);
+}
+
+/// The driver's other calls: contexts pushed and popped around each call, the capture query. Target: 6.
+TEST_P(GpuCost, LeaderDriverCalls) {
+  OURO_NEEDS_FAKES();
+  const Counted counted = count_calls({.path = "leader", .ranks = n}, sum);
+  const std::uint64_t capturing = 4;
+  const auto around = [](std::uint64_t pieces) { return 3 * pieces; };
+  EXPECT_EQ(counted.ranks.front().other_driver_calls(), capturing + around(3));
+  CallCounts leader = counted.ranks.back();
+  leader.driver -= leader.of(GpuCall::properties);  // asked once by each rank that leads for the first time
+  leader.contexts -= leader.of(GpuCall::properties);
+  EXPECT_EQ(leader.other_driver_calls(), capturing + around(static_cast<std::uint64_t>(n) + 6));
+}
+
+// ---- resident kernels: 2 pieces a rank in a row, 3 with a wait. Target: 1, and no more with a wait.
+
+TEST_P(GpuCost, Resident) {
+  OURO_NEEDS_FAKES();
+  const Counted in_a_row = count_calls({.path = "resident", .ranks = n}, sum);
+  EXPECT_EQ(pieces(in_a_row), ranks(n, "launch 1, record 1", "launch 1, record 1"));
+  const Counted waited = count_calls({.path = "resident", .ranks = n, .wait = true}, sum);
+  EXPECT_EQ(pieces(waited), ranks(n, "launch 1, record 2", "launch 1, record 2"));
+  const Counted large = count_calls({.path = "resident", .ranks = n, .count = 32 << 10}, sum);
+  EXPECT_EQ(pieces(large), ranks(n, "launch 1, record 1", "launch 1, record 1")) << "by pointer";
+}
+
+// ---- streams that wait for each other. Each 32 hops one event more bounds the calls that are ahead.
+
+/// Takes this event out, if this call recorded one. `own`: the events of the call itself.
+void leave_out_bound(CallCounts* c, std::uint64_t own) {
+  std::uint64_t& records = c->calls[static_cast<std::size_t>(GpuCall::record)];
+  EXPECT_GE(records, own);
+  EXPECT_LE(records, own + 1);
+  records = own;
+}
+
+/// Eight bytes along a ring: 2(N - 1) hops of a rank, two batches each and two around, one kernel or two.
+TEST_P(GpuCost, StreamOrderedRing) {
+  OURO_NEEDS_FAKES();
+  Counted counted = count_calls({.path = "stream", .ranks = n}, sum);
+  std::vector<std::uint64_t> each;
+  for (CallCounts& c : counted.ranks) {
+    leave_out_bound(&c, 1);
+    each.push_back(c.pieces());
+    EXPECT_EQ(c.of(GpuCall::batch), 4 * n - 2);
+    EXPECT_EQ(c.words, 12 * (n - 1));
+  }
+  std::vector<std::uint64_t> expected(static_cast<std::size_t>(n), 4 * static_cast<std::uint64_t>(n) + 1);
+  expected.front() -= 1;  // one rank has a single chunk to store
+  EXPECT_EQ(each, expected);
+}
+
+TEST_P(GpuCost, Copies) {
+  OURO_NEEDS_FAKES();
+  Counted gathered = count_calls({.path = "copies", .ranks = n}, gather);
+  for (CallCounts& c : gathered.ranks) {
+    const auto forks = 2 * static_cast<std::uint64_t>(n - 2);  // to the second stream and back
+    leave_out_bound(&c, 1 + forks);
+    EXPECT_EQ(c.of(GpuCall::copy), 2 * n - 1);
+    EXPECT_EQ(c.of(GpuCall::batch), 2 * n);
+    EXPECT_EQ(c.of(GpuCall::wait), forks);
+    EXPECT_EQ(c.pieces(), 8 * (n - 1));
+  }
+  Counted all = count_calls({.path = "copies", .ranks = n}, spread);
+  for (CallCounts& c : all.ranks) leave_out_bound(&c, 1 + c.of(GpuCall::wait));
+  EXPECT_EQ(all.pieces(), 9 * (n - 1));  // 9 in the middle of the chain, 4 and 5 at its ends
+}
+
+// ---- through the host
+
+TEST_P(GpuCost, Staged) {
+  OURO_NEEDS_FAKES();
+  const std::string one = "batch 1, record 1, copy 2, call_host 1";
+  EXPECT_EQ(pieces(count_calls({.path = "staged", .ranks = n}, sum)), ranks(n, one, one));
+}
+
+/// Target: 1 a rank and group, whatever the number of messages in it.
+TEST_P(GpuCost, Messages) {
+  OURO_NEEDS_FAKES();
+  const CountedCase ring{.path = "auto", .ranks = n, .checked = false};
+  const std::string one = "batch 1, record 1, copy 3, call_host 1";
+  EXPECT_EQ(pieces(count_calls(ring, messages(1))), ranks(n, one, one));
+  const std::string three = "batch 1, record 1, copy 9, call_host 1";
+  EXPECT_EQ(pieces(count_calls(ring, messages(3))), ranks(n, three, three));
+}
+
+TEST(GpuCostOfOneRank, Alone) {
+  OURO_NEEDS_FAKES();
+  const Counted counted = count_calls({.path = "leader", .ranks = 1}, sum);
+  EXPECT_EQ(pieces(counted), std::vector<std::string>{"record 1, copy 1"});
+}
+
+// ---- look-ups of the program's own memory
+
+/// The places of both buffers are asked for in each call, and at every fourth look-up an address that is
+/// known is asked for again, to notice that it was freed. Target: 1 call of the driver for a buffer.
+TEST_P(GpuCost, PointersOfTheProgramsMemory) {
+  OURO_NEEDS_FAKES();
+  constexpr int kCalls = 20;
+  for (const char* path : {"leader", "staged"}) {
+    const CountedCase test{.path = path, .ranks = n, .calls = kCalls, .from = From::driver};
+    for (const CallCounts& c : count_calls(test, sum).ranks)
+      EXPECT_EQ(c.of(GpuCall::pointer), kCalls * 2 + kCalls * 2 / 4) << path;
+  }
+  for (const char* path : {"resident", "stream"}) {
+    const CountedCase test{.path = path, .ranks = n, .calls = kCalls, .from = From::driver};
+    for (const CallCounts& c : count_calls(test, sum).ranks)
+      EXPECT_EQ(c.of(GpuCall::pointer), 0) << path << ": the cached plan has been checked";
+  }
+}
+
+// ---- queries that nobody waits for
+
+/// The watch thread of each rank asks for each operation that nobody has waited for, once when it has ended
+/// and once at each look while it is the oldest that has not. Target: one query a look.
+TEST_P(GpuCost, QueriesWithoutAWaiter) {
+  OURO_NEEDS_FAKES();
+  using namespace std::chrono_literals;
+  constexpr int kCalls = 20;
+  constexpr auto kIdle = 500ms, kLook = 50ms;
+  const auto begin = std::chrono::steady_clock::now();
+  const Counted counted = count_calls({.path = "leader", .ranks = n, .calls = kCalls, .idle = kIdle}, sum);
+  const auto looks = (std::chrono::steady_clock::now() - begin) / kLook + 1;
+  for (const CallCounts& c : counted.ranks) EXPECT_EQ(c.queries(), 0) << "a rank that does not wait";
+  EXPECT_GE(counted.total.queries(), kCalls * n);
+  EXPECT_LE(counted.total.queries(), kCalls * n + looks * n);
+}
+
+// ---- ranks as processes: words for events. 3N + 2 pieces with a wait. Target: 1 for each, and the launch.
+
+TEST_P(GpuCost, LeaderOfProcesses) {
+  OURO_NEEDS_FAKES();
+  OURO_NEEDS_PROCESSES();
+  const ForcedPath forced("leader");
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes processes(n, [&](int rank, Board& board) {
+    const CountedGpus devices;
+    gpu::CountingGpu& counting = CountedGpus::counting();
+    InitOptions o = options(rank, n, id);
+    o.gpu = 0;
+    auto c = Context::create(o);
+    ASSERT_TRUE(c.ok()) << c.status().message();
+    CountedRank r{.group = c->world(), .count = 2};
+    ASSERT_TRUE(r.in.make(*c, 2).ok() && r.out.make(*c, 2).ok());
+    r.stream = *Stream::create(c->device());
+    const auto call = [&] { return sum(r).ok() && r.stream.synchronize().ok(); };
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(call());
+    const CallCounts before = counting.mine();
+    ASSERT_TRUE(call());
+    const CallCounts mine = counting.mine() - before;
+    const bool leads = mine.of(GpuCall::launch) != 0;
+    EXPECT_EQ(pieces(mine), leads ? "launch 1, batch 2, record 2" : "batch 1, record 2");
+    EXPECT_EQ(mine.words, leads ? n : 2) << "the leader waits for the others' words and writes one for all";
+    board.completed[rank] = mine.pieces();
+    EXPECT_EQ(only_ran(c->world(), "leader"), "");
+    EXPECT_TRUE(c->close().ok());
+  });
+  processes.join();
+  std::uint64_t sum_of_pieces = 0;
+  for (int r = 0; r < n; ++r) sum_of_pieces += processes.board().completed[r];
+  EXPECT_EQ(sum_of_pieces, 3 * n + 2);
+}
+
+}  // namespace
+}  // namespace ouro::test
