@@ -13,7 +13,7 @@ namespace ouro::gpu {
 
 /// Calls that make other calls of the same object inside the implementation count once. Calls of kernels'
 /// bodies (multicast_members) and of names are not counted. Work that a capture records counts as if it ran.
-class CountingGpu final : public Gpu {
+class CountingGpu : public Gpu {
  public:
   enum class Times : bool { off, on };
   /// `of` must outlive this object. Times::on also measures each call, which costs about 60 ns.

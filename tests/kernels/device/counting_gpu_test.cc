@@ -88,7 +88,7 @@ TEST(CountingGpu, ResultsAreThoseOfTheOther) {
   EXPECT_EQ(value(g.pointer(memory)).base, memory);
   EXPECT_THAT(g.alloc(9, 1), Fails(Reason::invalid, ""));
   OK(g.flush_arrivals(0));  // no error, as of the emulated device: the interface's own function has one
-  const Multicast m = value(g.multicast_create(0, 1, 4096));
+  const Multicast m = value(g.multicast_create(0, 2, 4096));
   OK(g.free_multicast(m));
   OK(g.free(memory));
   OK(g.destroy_stream(s));

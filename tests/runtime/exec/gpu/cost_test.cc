@@ -211,9 +211,13 @@ TEST_P(GpuCost, QueriesWithoutAWaiter) {
   OURO_NEEDS_FAKES();
   using namespace std::chrono_literals;
   constexpr int kCalls = 20;
-  constexpr auto kIdle = 500ms, kLook = 50ms;
+  constexpr auto kLook = 50ms;
+  const auto all_asked = [&](const CallCounts& c) {
+    return c.queries() >= kCalls * static_cast<unsigned>(n);
+  };
   const auto begin = std::chrono::steady_clock::now();
-  const Counted counted = count_calls({.path = "leader", .ranks = n, .calls = kCalls, .idle = kIdle}, sum);
+  const Counted counted =
+      count_calls({.path = "leader", .ranks = n, .calls = kCalls, .until = all_asked}, sum);
   const auto looks = (std::chrono::steady_clock::now() - begin) / kLook + 1;
   for (const CallCounts& c : counted.ranks) EXPECT_EQ(c.queries(), 0) << "a rank that does not wait";
   EXPECT_GE(counted.total.queries(), kCalls * n);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <barrier>
+#include <chrono>
 #include <thread>
 
 #include "tests/runtime/failure/harness.h"
@@ -26,9 +27,16 @@ std::uint64_t Counted::pieces() const {
 
 namespace {
 
+/// A rank that returns, also with an error, holds up no other one.
+struct LeavesAtTheEnd {
+  std::barrier<>& all;
+  ~LeavesAtTheEnd() { all.arrive_and_drop(); }
+};
+
 /// One rank's part of count_calls.
 std::string count_rank(Context& c, const CountedCase& test, const CountedCall& each, std::barrier<>& all,
                        Counted* counted) {
+  const LeavesAtTheEnd leaves{all};
   gpu::CountingGpu& counting = CountedGpus::counting();
   CountedRank rank{.group = c.world(), .count = test.count};
   const auto elements = test.count * static_cast<std::size_t>(test.ranks);
@@ -55,8 +63,12 @@ std::string count_rank(Context& c, const CountedCase& test, const CountedCall& e
   const Status called = call(test.calls, test.wait);
   counted->ranks[static_cast<std::size_t>(rank.group.rank())] = counting.mine() - mine;
   OURO_RANK_OK(called);
-  std::this_thread::sleep_for(test.idle);
-  if (!test.wait && test.idle.count() == 0) OURO_RANK_OK(rank.stream.synchronize());
+  if (!test.wait && !test.until) OURO_RANK_OK(rank.stream.synchronize());
+  if (test.until && rank.group.rank() == 0) {
+    OURO_RANK_CHECK(eventually([&] { return test.until(counting.total() - before); }),
+                    "fewer calls: {} queries", (counting.total() - before).queries());
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
   all.arrive_and_wait();
   if (rank.group.rank() == 0) counted->total = counting.total() - before;
   all.arrive_and_wait();

@@ -1,6 +1,5 @@
 // Ranks as threads on emulated devices whose calls are counted. Used by the tests of costs.
 #pragma once
-#include <chrono>
 #include <functional>
 #include <vector>
 
@@ -29,7 +28,8 @@ struct CountedCase {
   bool wait = false;      ///< for the stream, after each call
   bool checked = true;    ///< whether the path must have run, and no other
   From from = From::ouro;
-  std::chrono::milliseconds idle{0};  ///< if not 0, all ranks wait so long and not for their streams
+  /// If set, ranks do not wait for their streams until it holds for the calls of all threads, and 0.2 s more.
+  std::function<bool(const gpu::CallCounts&)> until = {};
 };
 /// What a rank has for it. Each array has `count` floats for each rank.
 struct CountedRank {
@@ -44,8 +44,7 @@ using CountedCall = std::function<Status(CountedRank&)>;
 
 struct Counted {
   std::vector<gpu::CallCounts> ranks;  ///< of each rank's thread, the cheapest first
-  gpu::CallCounts
-      total;  ///< of all threads, until the streams of all ranks have ended, or until `idle` is over
+  gpu::CallCounts total;  ///< of all threads, until then, or until the streams of all ranks have ended
   std::uint64_t pieces() const;  ///< of the ranks' threads
 };
 /// Counts the calls of `each`, after three that are not counted. Fails the test if a rank fails, or if
