@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <barrier>
 #include <chrono>
 #include <thread>
 
@@ -12,10 +11,13 @@
 
 namespace ouro::test {
 
-gpu::CountingGpu& CountedGpus::counting() {
-  // Never destroyed: pools of the process keep events.
+// Never destroyed: pools of the process keep events.
+gpu::FakeGpu& CountedGpus::devices() {
   static auto* const devices = new gpu::FakeGpu({.devices = 8, .multiprocessors = 16});
-  static auto* const counting = new gpu::CountingGpu(*devices);
+  return *devices;
+}
+gpu::CountingGpu& CountedGpus::counting() {
+  static auto* const counting = new gpu::CountingGpu(devices());
   return *counting;
 }
 
@@ -26,12 +28,6 @@ std::uint64_t Counted::pieces() const {
 }
 
 namespace {
-
-/// A rank that returns, also with an error, holds up no other one.
-struct LeavesAtTheEnd {
-  std::barrier<>& all;
-  ~LeavesAtTheEnd() { all.arrive_and_drop(); }
-};
 
 /// One rank's part of count_calls.
 std::string count_rank(Context& c, const CountedCase& test, const CountedCall& each, std::barrier<>& all,

@@ -1,5 +1,6 @@
 // Ranks as threads on emulated devices whose calls are counted. Used by the tests of costs.
 #pragma once
+#include <barrier>
 #include <functional>
 #include <vector>
 
@@ -17,6 +18,13 @@ class CountedGpus {
   CountedGpus(const CountedGpus&) = delete;
   CountedGpus& operator=(const CountedGpus&) = delete;
   static gpu::CountingGpu& counting();
+  static gpu::FakeGpu& devices();
+};
+
+/// A rank that returns, also with an error, holds up no other one.
+struct LeavesAtTheEnd {
+  std::barrier<>& all;
+  ~LeavesAtTheEnd() { all.arrive_and_drop(); }
 };
 
 /// How an operation is called by each rank.
@@ -44,7 +52,7 @@ using CountedCall = std::function<Status(CountedRank&)>;
 
 struct Counted {
   std::vector<gpu::CallCounts> ranks;  ///< of each rank's thread, the cheapest first
-  gpu::CallCounts total;  ///< of all threads, until then, or until the streams of all ranks have ended
+  gpu::CallCounts total;         ///< of all threads, until then, or until the streams of all ranks have ended
   std::uint64_t pieces() const;  ///< of the ranks' threads
 };
 /// Counts the calls of `each`, after three that are not counted. Fails the test if a rank fails, or if
