@@ -107,7 +107,6 @@ TEST(PricedGpu, ResidentKernelsTakeLess) {
     const double leader = us_of_a_sum("leader", ranks, Wait::each);
     const double resident = us_of_a_sum("resident", ranks, Wait::each);
     RecordProperty("resident_" + std::to_string(ranks), std::to_string(resident));
-    std::printf("N=%d leader %.1f resident %.1f\n", ranks, leader, resident);
     EXPECT_GT(resident, 3 * ranks * kH200.piece) << ranks << " threads";
     EXPECT_LT(resident, leader) << ranks << " threads";
   }

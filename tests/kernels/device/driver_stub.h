@@ -1,0 +1,17 @@
+// The CUDA driver and its runtime as functions that succeed at once and are counted. Used by
+// cuda_calls_test.cc.
+#pragma once
+#include <cstdint>
+
+namespace ouro::test {
+
+struct DriverStub {
+  std::uint64_t calls = 0;       ///< of all its functions so far
+  bool context_current = false;  ///< whether the thread has the device's context already
+  bool ready = true;             ///< the result of queries
+  bool device_memory = true;     ///< what pointers point to, else memory that CUDA does not know
+  bool legacy_memory = true;     ///< allocated by cudaMalloc, else by cuMemMap
+};
+extern DriverStub driver_stub;
+
+}  // namespace ouro::test
