@@ -33,8 +33,8 @@ struct CountingGpu::Threads {
   std::vector<std::unique_ptr<OfThread>> all;
 };
 
-/// The counters of all objects of the process. Threads that end look theirs up here, because the object may
-/// no longer exist then.
+/// The counters of all objects of the process. A thread that ends searches here, because the
+/// object may no longer exist then.
 struct CountingGpu::Registry {
   std::mutex mutex;
   std::map<std::uint64_t, Threads> objects;  // by CountingGpu::id_

@@ -22,7 +22,8 @@ class CountingGpu : public Gpu {
   CountingGpu(const CountingGpu&) = delete;
   CountingGpu& operator=(const CountingGpu&) = delete;
 
-  /// The calls of the calling thread, since its first one.
+  /// The calls of the calling thread. Only differences have a meaning: a thread may continue the counters of
+  /// one that has ended.
   CallCounts mine();
   /// The calls of all threads of this process, of those that have ended, too.
   CallCounts total() const;

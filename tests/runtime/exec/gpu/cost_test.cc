@@ -206,25 +206,25 @@ TEST_P(GpuCost, PointersOfTheProgramsMemory) {
 // ---- queries that nobody waits for
 
 /// The watch thread of each rank asks for each operation that nobody has waited for, once when it has ended
-/// and once at each look while it is the oldest that has not. Target: one query a look.
+/// and once at each check while it is the oldest that has not. Target: one query a check.
 TEST_P(GpuCost, QueriesWithoutAWaiter) {
   OURO_NEEDS_FAKES();
   using namespace std::chrono_literals;
   constexpr int kCalls = 20;
-  constexpr auto kLook = 50ms;
+  constexpr auto kCheck = 50ms;
   const auto all_asked = [&](const CallCounts& c) {
     return c.queries() >= kCalls * static_cast<unsigned>(n);
   };
   const auto begin = std::chrono::steady_clock::now();
   const Counted counted =
       count_calls({.path = "leader", .ranks = n, .calls = kCalls, .until = all_asked}, sum);
-  const auto looks = (std::chrono::steady_clock::now() - begin) / kLook + 1;
+  const auto checks = (std::chrono::steady_clock::now() - begin) / kCheck + 1;
   for (const CallCounts& c : counted.ranks) EXPECT_EQ(c.queries(), 0) << "a rank that does not wait";
   EXPECT_GE(counted.total.queries(), kCalls * n);
-  EXPECT_LE(counted.total.queries(), kCalls * n + looks * n);
+  EXPECT_LE(counted.total.queries(), kCalls * n + checks * n);
 }
 
-// ---- ranks as processes: words for events. 3N + 2 pieces with a wait. Target: 1 for each, and the launch.
+// ---- ranks as processes: words for events. 3N + 2 pieces with a wait. Target: N + 2.
 
 TEST_P(GpuCost, LeaderOfProcesses) {
   OURO_NEEDS_FAKES();
