@@ -87,8 +87,8 @@ TEST(TorchSegments, UnregistrableMemoryIsReportedOnce) {
               for (int k = 0; k < 3; ++k) segments.mapped(at, 2 * kUnit);
               segments.mapped(at + 2 * kUnit, kUnit);  // nothing is mapped there
               const std::string said = testing::internal::GetCapturedStderr();
-              OURO_RANK_CHECK(times(said, "copied through slots") == 1 && has(said, "shareable handle type"), "{}",
-                              said);
+              OURO_RANK_CHECK(times(said, "copied through slots") == 1 && has(said, "shareable handle type"),
+                              "{}", said);
               IS_REGISTERED(0u);
               SETTLES(false, c.world(), c, memory, 0, 30'000);
               return "";

@@ -457,7 +457,9 @@ TEST_P(GroupBlocksOfProcesses, AreUnmappedAfterTheirGroup) {
       auto w = all_reduce(*g, floats.view(), floats.view(), ReduceOp::sum, *s);
       ASSERT_TRUE(w.ok() && w->wait().ok());
       ASSERT_EQ(only_ran(*g, path), "");
-      if (rank == 1) EXPECT_GT(fake().live().imports, 0);
+      if (rank == 1) {
+        EXPECT_GT(fake().live().imports, 0);
+      }
       ASSERT_TRUE(g->close().ok());
       *g = Group();
       EXPECT_TRUE(eventually([&] { return fake().live().imports <= kBuffers; }))
