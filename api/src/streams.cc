@@ -56,7 +56,7 @@ Result<Stream> Stream::cuda(void* cuda_stream, int device) {
 Device Stream::device() const {
   return impl_ && impl_->gpu() ? Device{Device::Kind::cuda, impl_->gpu()->device()} : Device{};
 }
-void* Stream::cuda_handle() const { return impl_ && impl_->gpu() ? impl_->gpu()->get().handle : nullptr; }
+void* Stream::cuda_handle() const { return impl_ && impl_->gpu() ? impl_->gpu()->lend().handle : nullptr; }
 Work Stream::run(std::function<Status()> f) const {
   if (impl_) return Work(impl_->enqueue(std::move(f)));
   auto state = std::make_shared<rt::WorkState>();
@@ -66,7 +66,7 @@ Work Stream::run(std::function<Status()> f) const {
 Status Stream::synchronize(Milliseconds deadline) const {
   if (!impl_) return {};
   OURO_TRY(impl_->usable());
-  if (const auto last = impl_->last()) {
+  if (const auto last = impl_->drained()) {
     const Status waited = Work(last).wait(deadline);
     if (!last->done()) return waited;
     impl_->note(waited);  // for a GPU operation; failures of host operations have already been noted

@@ -1,11 +1,12 @@
-// The two kernels that move and reduce data of collectives: fused (one launch serves all ranks that share a
-// GPU) and hop (one step of a flow); and one that collects the parts of a message that have arrived. Used by
-// the leader and the stream-ordered executors, and by messages.
+// The kernels that move and reduce data of collectives: fused (one launch serves all ranks that share a
+// GPU) and hop (one step of a flow); one by which ranks that share a GPU meet; and one that collects the
+// parts of a message that have arrived. Used by the leader and the stream-ordered executors, and by messages.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/device/gpu.h"
+#include "kernels/gpu/launch_end.h"
 #include "runtime/core/types.h"
 
 namespace ouro::gpu {
@@ -32,6 +33,7 @@ struct FusedArgs {
   /// receives from p.
   std::uint64_t send_offsets[kMaxUnevenPairs][kMaxUnevenPairs + 1] = {};
   std::uint64_t recv_offsets[kMaxUnevenPairs][kMaxUnevenPairs + 1] = {};
+  LaunchEnd end = {};  ///< what is written when all buffers are; nothing, where the stream does that
 };
 static_assert(sizeof(FusedArgs) <= 4096);
 
@@ -43,6 +45,22 @@ struct Launch {
   Shape shape;
 };
 Launch fused(const FusedArgs&, int multiprocessors);
+
+/// A stream's wait for the streams of other ranks, where kernels of all of them run at the same time: writes
+/// that this stream has arrived, and waits until words hold at least `number`, cyclically. Unlike a wait of
+/// the stream itself it has a deadline; after it, `stop` is set, so that later launches touch nothing.
+struct MeetArgs {
+  NumberedWord arrived = {};                    ///< written first
+  const std::uint32_t* awaited = nullptr;  ///< the first of `words`, which are `stride` words apart
+  std::uint64_t stride = 1;
+  int words = 0, skip = -1;  ///< the index of a word that is not awaited, or -1
+  std::uint32_t number = 0;
+  std::uint64_t deadline_ns = 0;  ///< from the start of the launch
+  std::uint32_t* stop = nullptr;  ///< FusedArgs::stop
+  std::uint32_t* late = nullptr;  ///< pinned: set to 1 when the deadline has passed, before end.ended
+  LaunchEnd end = {};             ///< of one block
+};
+Launch meet();
 
 /// One step of a flow over one chunk: value = [weight *] incoming (+) mine, or the one of the two that is
 /// set; the value is written to every destination that is set. Wide: an array of the accumulation type

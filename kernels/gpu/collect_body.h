@@ -4,6 +4,7 @@
 #include "kernels/gpu/fused_body.h"
 #include "kernels/gpu/gather_body.h"
 #include "kernels/gpu/hop_body.h"
+#include "kernels/gpu/meet_body.h"
 
 namespace ouro::gpu::collect {
 
@@ -20,6 +21,13 @@ inline constexpr int kHotReductions = 0 OURO_HOT_REDUCTIONS(OURO_X);
 #undef OURO_X
 inline constexpr int kHotRanks[] = {2, 4, 8, 0};
 
+/// A fused body, and what its launch writes at its end.
+template <class Block, void (*kBody)(const FusedArgs&, const Block&)>
+OURO_HD void fused_launch(const FusedArgs& a, const Block& at) {
+  kBody(a, at);
+  end_launch(a.end, at, a.end.finished.word != nullptr && stopped(a.stop));
+}
+
 /// The device entries; nullptr in builds without a CUDA compiler.
 struct Entries {
   const void* fused_move = nullptr;
@@ -27,6 +35,7 @@ struct Entries {
   const void* hop_move = nullptr;
   const void* hop_generic = nullptr;
   const void* gather_runs = nullptr;
+  const void* meet = nullptr;
   const void* fused_hot[kHotReductions][4] = {};
   const void* hop_hot[kHotReductions] = {};
 };

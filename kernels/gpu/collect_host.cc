@@ -21,39 +21,45 @@ Kernel kernel(const char* name, const void* device) {
   return {name, device, &host_entry<Args, kBody>, sizeof(Args), false};
 }
 
+template <void (*kBody)(const FusedArgs&, const HostBlock&)>
+Kernel fused_kernel(const char* name, const void* device) {
+  return kernel<FusedArgs, fused_launch<HostBlock, kBody>>(name, device);
+}
+
 struct Kernels {
-  Kernel fused_move, fused_generic, hop_move, hop_generic, gather_runs;
+  Kernel fused_move, fused_generic, hop_move, hop_generic, gather_runs, meet;
   Kernel fused_hot[kHotReductions][4];
   Kernel hop_hot[kHotReductions];
   std::vector<const Kernel*> all;
 
   Kernels() {
     const Entries entries = device_entries();
-    fused_move = kernel<FusedArgs, collect::fused_move<HostBlock>>("fused_move", entries.fused_move);
-    fused_generic =
-        kernel<FusedArgs, collect::fused_generic<HostBlock>>("fused_generic", entries.fused_generic);
+    fused_move = fused_kernel<collect::fused_move<HostBlock>>("fused_move", entries.fused_move);
+    fused_generic = fused_kernel<collect::fused_generic<HostBlock>>("fused_generic", entries.fused_generic);
     hop_move = kernel<HopArgs, collect::hop_move<HostBlock>>("hop_move", entries.hop_move);
     hop_generic = kernel<HopArgs, collect::hop_generic<HostBlock>>("hop_generic", entries.hop_generic);
     gather_runs = kernel<GatherArgs, collect::gather_runs<HostBlock>>("gather_runs", entries.gather_runs);
+    meet = kernel<MeetArgs, collect::meet<HostBlock>>("meet", entries.meet);
+    meet.spins = true;
     int i = 0;
 #define OURO_X(t, op)                                                                                    \
   {                                                                                                      \
     using R = arith::ReductionFor<DType::t, OpKind::op>;                                                 \
     const void* const* const device = entries.fused_hot[i];                                              \
     fused_hot[i][0] =                                                                                    \
-        kernel<FusedArgs, collect::fused_hot<R, 2, HostBlock>>("fused_" #t "_" #op "_2", device[0]);     \
+        fused_kernel<collect::fused_hot<R, 2, HostBlock>>("fused_" #t "_" #op "_2", device[0]);          \
     fused_hot[i][1] =                                                                                    \
-        kernel<FusedArgs, collect::fused_hot<R, 4, HostBlock>>("fused_" #t "_" #op "_4", device[1]);     \
+        fused_kernel<collect::fused_hot<R, 4, HostBlock>>("fused_" #t "_" #op "_4", device[1]);          \
     fused_hot[i][2] =                                                                                    \
-        kernel<FusedArgs, collect::fused_hot<R, 8, HostBlock>>("fused_" #t "_" #op "_8", device[2]);     \
+        fused_kernel<collect::fused_hot<R, 8, HostBlock>>("fused_" #t "_" #op "_8", device[2]);          \
     fused_hot[i][3] =                                                                                    \
-        kernel<FusedArgs, collect::fused_hot<R, 0, HostBlock>>("fused_" #t "_" #op "_n", device[3]);     \
+        fused_kernel<collect::fused_hot<R, 0, HostBlock>>("fused_" #t "_" #op "_n", device[3]);          \
     hop_hot[i] = kernel<HopArgs, collect::hop_hot<R, HostBlock>>("hop_" #t "_" #op, entries.hop_hot[i]); \
     ++i;                                                                                                 \
   }
     OURO_HOT_REDUCTIONS(OURO_X)
 #undef OURO_X
-    all = {&fused_move, &fused_generic, &hop_move, &hop_generic, &gather_runs};
+    all = {&fused_move, &fused_generic, &hop_move, &hop_generic, &gather_runs, &meet};
     for (const auto& row : fused_hot)
       for (const Kernel& k : row) all.push_back(&k);
     for (const Kernel& k : hop_hot) all.push_back(&k);
@@ -132,6 +138,12 @@ Launch hop(const HopArgs& a, int multiprocessors) {
 Launch gather_runs(std::uint64_t bytes, int multiprocessors) {
   if (bytes == 0) return {nullptr, {0, 0}};
   return launch(kernels().gather_runs, bytes, 1, multiprocessors);
+}
+
+Launch meet() {
+  constexpr int kWarp = 32;
+  static_assert(FusedArgs::kMaxRanks <= kWarp, "a thread for each word");
+  return {&kernels().meet, {1, kWarp}};
 }
 
 std::span<const Kernel* const> collect_kernels() { return kernels().all; }

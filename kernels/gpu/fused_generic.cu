@@ -7,7 +7,7 @@ namespace {
 
 __global__ void __launch_bounds__(kThreads, kResidentBlocks)
     fused_generic_kernel(const __grid_constant__ FusedArgs a) {
-  fused_generic(a, DeviceBlock{});
+  fused_launch<DeviceBlock, fused_generic<DeviceBlock>>(a, DeviceBlock{});
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "kernels/flow/list.h"
 #include "kernels/gpu/collect.h"
+#include "kernels/gpu/launch_end.h"
 #include "kernels/gpu/resident_ref.h"
 #include "runtime/core/status.h"
 #include "runtime/core/types.h"
@@ -37,7 +38,9 @@ struct ResidentLayout {
   static constexpr int kMaxRanks = 64, kMaxChannels = 64, kMaxSlots = 16;
   static constexpr int kStagingSlots = 4;  ///< as on the host: flows are proved for this depth
   static constexpr std::uint64_t kLine = 128;
-  static constexpr std::uint64_t kHeaderBytes = kLine;  ///< the word that is set when this rank has failed
+  /// The word that is set when this rank has failed, and at kEndedAt one that counts the blocks of a launch
+  /// that have ended.
+  static constexpr std::uint64_t kHeaderBytes = kLine, kEndedAt = 64;
   int ranks = 0, channels = 0, slots = 0;
   std::uint64_t slot_bytes = 0, staging_bytes = 0, packet_bytes = 0;
   /// Offsets within the part of a channel.
@@ -128,6 +131,7 @@ struct ResidentArgs {
   /// for an all_to_all, which always sets by_pointer, and `direct` for the others.
   bool uneven = false;
   std::uint64_t in_counts[kMaxRanks] = {}, out_counts[kMaxRanks] = {};
+  NumberedWord ended = {};  ///< pinned: written when all blocks have ended, however they ended
 };
 static_assert(sizeof(ResidentArgs) <= 4096, "one kernel parameter");
 

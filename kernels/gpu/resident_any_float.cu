@@ -7,7 +7,7 @@ namespace {
 __global__ void __launch_bounds__(kResidentThreads, 1)
     resident_any_float(const __grid_constant__ ResidentArgs args) {
   __shared__ ResidentShared shared;
-  ResidentEntries::any_float(args, DeviceBlock{}, shared);
+  run_and_end<ResidentEntries::any_float<DeviceBlock>>(args, DeviceBlock{}, shared);
 }
 
 }  // namespace

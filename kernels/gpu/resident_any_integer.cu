@@ -8,7 +8,7 @@ namespace {
 __global__ void __launch_bounds__(kResidentThreads, 1)
     resident_any_integer(const __grid_constant__ ResidentArgs args) {
   __shared__ ResidentShared shared;
-  ResidentEntries::any_integer(args, DeviceBlock{}, shared);
+  run_and_end<ResidentEntries::any_integer<DeviceBlock>>(args, DeviceBlock{}, shared);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace {
 __global__ void __launch_bounds__(kResidentThreads, 1)
     resident_any_moves(const __grid_constant__ ResidentArgs args) {
   __shared__ ResidentShared shared;
-  ResidentEntries::any_moves(args, DeviceBlock{}, shared);
+  run_and_end<ResidentEntries::any_moves<DeviceBlock>>(args, DeviceBlock{}, shared);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ namespace {
 __global__ void __launch_bounds__(kResidentThreads, 1)
     resident_any_packets(const __grid_constant__ ResidentArgs args) {
   __shared__ ResidentShared shared;
-  ResidentEntries::any_packets(args, DeviceBlock{}, shared);
+  run_and_end<ResidentEntries::any_packets<DeviceBlock>>(args, DeviceBlock{}, shared);
 }
 
 }  // namespace

@@ -18,10 +18,11 @@ namespace {
 
 static_assert(ResidentLayout::kStagingSlots == StagingView::kSlots, "the depth with which flows are proved");
 
-#define OURO_X(name, ...)                                                                             \
-  void name(const void* args, int block, int blocks) {                                                \
-    ResidentShared shared;                                                                            \
-    ResidentEntries::name(*static_cast<const ResidentArgs*>(args), HostBlock{block, blocks}, shared); \
+#define OURO_X(name, ...)                                                                  \
+  void name(const void* args, int block, int blocks) {                                     \
+    ResidentShared shared;                                                                 \
+    run_and_end<ResidentEntries::name<HostBlock>>(*static_cast<const ResidentArgs*>(args), \
+                                                  HostBlock{block, blocks}, shared);       \
   }
 OURO_RESIDENT_KERNELS(OURO_X)
 #undef OURO_X

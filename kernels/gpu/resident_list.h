@@ -154,6 +154,15 @@ struct ResidentEntries {
   }
 };
 
+/// What a launch runs: an entry, and what its last block writes when it has ended.
+template <auto kEntry, class Block>
+OURO_HD void run_and_end(const ResidentArgs& args, const Block& block, ResidentShared& shared) {
+  kEntry(args, block, shared);
+  std::byte* const header = args.arena[args.rank];
+  auto* const blocks = reinterpret_cast<std::uint32_t*>(header + ResidentLayout::kEndedAt);
+  end_launch(LaunchEnd{.blocks = blocks, .ended = args.ended}, block, false);
+}
+
 /// X(name, ...) for every kernel.
 #define OURO_RESIDENT_HOT(X) \
   OURO_RESIDENT_SUMS(X)      \

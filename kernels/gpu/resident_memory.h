@@ -54,7 +54,18 @@ OURO_HD std::uint32_t load_relaxed(const std::uint32_t* word) {
 #endif
 }
 
-/// Publishes an error record to the host.
+/// Acquire load of a word that streams, kernels of other ranks or processors write.
+OURO_HD std::uint32_t load_acquire(const std::uint32_t* word) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+#else
+  return std::atomic_ref(*const_cast<std::uint32_t*>(word)).load(std::memory_order_acquire);
+#endif
+}
+
+/// Publishes to the host, and to all devices, what was written before.
 OURO_HD void store_release(std::uint32_t* word, std::uint32_t value) {
 #if defined(__CUDA_ARCH__)
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(word), "r"(value) : "memory");

@@ -5,11 +5,11 @@
 namespace ouro::gpu {
 namespace {
 
-#define OURO_X(name, ...)                                          \
-  __global__ void __launch_bounds__(kResidentThreads, 1)           \
-      resident_##name(const __grid_constant__ ResidentArgs args) { \
-    __shared__ ResidentShared shared;                              \
-    ResidentEntries::name(args, DeviceBlock{}, shared);            \
+#define OURO_X(name, ...)                                                         \
+  __global__ void __launch_bounds__(kResidentThreads, 1)                          \
+      resident_##name(const __grid_constant__ ResidentArgs args) {                \
+    __shared__ ResidentShared shared;                                             \
+    run_and_end<ResidentEntries::name<DeviceBlock>>(args, DeviceBlock{}, shared); \
   }
 OURO_RESIDENT_POINTERS(OURO_X)
 #undef OURO_X

@@ -278,7 +278,7 @@ void GpuOperations::poll_device() {
   if (const auto group = detector_.ok() ? nullptr : inner(); group && !group->failed())
     group->give_up(detector_.status());  // release() had no memory for it
   if (detector_.status().ok())
-    if (auto fault = executor_->resident_fault()) (void)detector_.fail(std::move(*fault), nullptr, true);
+    if (auto fault = executor_->kernels_fault()) (void)detector_.fail(std::move(*fault), nullptr, true);
   executor_->pending().with_oldest([this](GpuPending::Operation& p) {
     InFlight in_flight{&p.plan, p.seq, p.start, p.late_said, p.left_since};
     (void)detector_.check(in_flight);  // a failure becomes the group's and releases the streams

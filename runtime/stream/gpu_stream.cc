@@ -65,13 +65,72 @@ class EventMark final : public Mark {
     std::lock_guard lock(mutex_);
     return failure_;
   }
-  gpu::Event event() const override { return event_->get(); }
+  Status hold_up(const gpu::Stream& s) override { return gpu::gpu().wait(s, event_->get()); }
   HostStream& watcher() override { return stream_->watcher(); }
 
  private:
   std::shared_ptr<GpuStream> stream_;
   std::shared_ptr<PooledEvent> event_;
   std::mutex mutex_;
+  Status failure_;
+};
+
+/// Passed with the operation that a stream of our own was given last. A failure of the operation is not one
+/// of this mark, unless the device is lost.
+class LastMark final : public Mark {
+ public:
+  LastMark(std::shared_ptr<GpuStream> s, std::shared_ptr<Mark> last)
+      : stream_(std::move(s)), last_(std::move(last)) {}
+  bool passed() override { return last_->passed(); }
+  Status outcome() override {
+    const Status of_last = last_->outcome();
+    return of_last.reason() == Reason::device ? gpu::gpu().query(stream_->get()).status() : Status();
+  }
+  Status hold_up(const gpu::Stream& s) override { return last_->hold_up(s); }
+  HostStream& watcher() override { return stream_->watcher(); }
+
+ private:
+  std::shared_ptr<GpuStream> stream_;
+  std::shared_ptr<Mark> last_;
+};
+
+/// Passed once the stream has been seen idle. It enqueues nothing, unless the stream is given work again and
+/// again.
+class IdleMark final : public Mark {
+ public:
+  /// `last`: an operation that precedes, or nullptr.
+  IdleMark(std::shared_ptr<GpuStream> s, std::shared_ptr<Mark> last)
+      : stream_(std::move(s)), last_(std::move(last)) {}
+  bool passed() override {
+    std::lock_guard lock(mutex_);
+    if (last_ && !last_->passed()) return false;
+    last_ = nullptr;
+    if (!event_ && ++asked_ > kOften) mark();
+    const auto ended = event_ ? gpu::gpu().query(event_->get()) : gpu::gpu().query(stream_->get());
+    if (ended.ok()) return *ended;
+    stream_->heed(ended.status());
+    failure_ = ended.status();
+    return true;
+  }
+  Status outcome() override {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
+  Status hold_up(const gpu::Stream&) override { return invalid("a mark for waiting only"); }
+  HostStream& watcher() override { return stream_->watcher(); }
+
+ private:
+  static constexpr int kOften = 256;
+  void mark() {
+    asked_ = 0;  // if this fails, it is tried again
+    auto event = PooledEvent::take(stream_->device());
+    if (event.ok() && gpu::gpu().record((*event)->get(), stream_->get()).ok()) event_ = std::move(*event);
+  }
+  std::shared_ptr<GpuStream> stream_;
+  std::shared_ptr<Mark> last_;
+  std::shared_ptr<PooledEvent> event_;
+  std::mutex mutex_;
+  int asked_ = 0;
   Status failure_;
 };
 
@@ -188,7 +247,7 @@ struct GpuStream::Task final : HostCall {
   std::uint32_t* word = nullptr;  // that the stream waits for
 };
 
-GpuStream::GpuStream(gpu::Stream s, bool owned) : stream_(s), owned_(owned) {
+GpuStream::GpuStream(gpu::Stream s, bool owned) : stream_(s), owned_(owned), lent_(!owned) {
   if (s.handle == gpu::kThreadStream) of_thread_ = std::this_thread::get_id();
   // Handles are addresses, and even.
   identity_ = of_thread_ == std::thread::id() ? reinterpret_cast<std::uint64_t>(s.handle)
@@ -337,6 +396,7 @@ Result<std::uint32_t*> GpuStream::own_word() {
 
 Status GpuStream::launch(const std::shared_ptr<Task>& task) {
   OURO_ASSIGN(task->word, own_word());
+  (void)get();
   OURO_TRY(task->captured ? gpu::gpu().call_host(stream_, &Task::again, task.get())
                           : call_later(stream_, task));
   const gpu::MemOp ops[] = {{gpu::MemOp::Kind::wait_equal, 1, task->word},
@@ -398,7 +458,28 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
   return state;
 }
 
+void GpuStream::ends_with(const std::shared_ptr<Mark>& end) {
+  std::lock_guard lock(mutex_);
+  end_ = end;
+  ended_at_ = given_.load(std::memory_order_relaxed);
+}
+
+std::shared_ptr<Mark> GpuStream::known_end(bool any) {
+  std::lock_guard lock(mutex_);
+  return any || ended_at_ == given_.load(std::memory_order_relaxed) ? end_.lock() : nullptr;
+}
+
+std::shared_ptr<WorkState> GpuStream::drained() {
+  if (!lent_.load(std::memory_order_relaxed) || !check_thread().ok()) return last();
+  const auto capture = gpu::gpu().capturing(stream_);
+  if (!capture.ok() || *capture != 0) return last();
+  return std::make_shared<WorkState>(std::make_shared<IdleMark>(shared_from_this(), known_end(true)));
+}
+
 std::shared_ptr<WorkState> GpuStream::last() {
+  if (!lent_.load(std::memory_order_relaxed) && !inherited())
+    if (auto end = known_end(false))
+      return std::make_shared<WorkState>(std::make_shared<LastMark>(shared_from_this(), std::move(end)));
   auto mark = mark_now(shared_from_this());
   if (mark.ok()) return *mark;
   auto failed = std::make_shared<WorkState>();
@@ -408,7 +489,7 @@ std::shared_ptr<WorkState> GpuStream::last() {
 
 void GpuStream::after(std::shared_ptr<WorkState> mark) {
   if (mark->mark() && check_thread().ok()) {
-    if (gpu::gpu().wait(stream_, mark->mark()->event()).ok()) return;
+    if (mark->mark()->hold_up(get()).ok()) return;
   }
   (void)enqueue([mark = std::move(mark)] {
     mark->wait();

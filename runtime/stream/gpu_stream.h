@@ -46,7 +46,18 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   static Result<std::shared_ptr<GpuStream>> wrap(int device, void* handle);
   ~GpuStream() override;
 
-  const gpu::Stream& get() const { return stream_; }
+  /// For work that is enqueued next: ends_with() is forgotten.
+  const gpu::Stream& get() const {
+    given_.fetch_add(1, std::memory_order_relaxed);
+    return stream_;
+  }
+  /// get() for the program, which may enqueue work at any time from now on.
+  const gpu::Stream& lend() {
+    lent_.store(true, std::memory_order_relaxed);
+    return get();
+  }
+  /// All that the stream has been given by now has ended when `end` is passed. last() then needs no event.
+  void ends_with(const std::shared_ptr<Mark>& end);
   int device() const { return stream_.device; }
   GpuStream* gpu() override { return this; }
   /// Two objects of one stream have the same; no two streams of a process have.
@@ -62,6 +73,7 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   /// with the first.
   std::shared_ptr<WorkState> enqueue(std::function<Status()> f) override;
   std::shared_ptr<WorkState> last() override;
+  std::shared_ptr<WorkState> drained() override;
   void after(std::shared_ptr<WorkState> mark) override;
   /// From now on functions on streams of this device run in the call that enqueues them, once the stream has
   /// finished its work: a stream that waited for the host would hold up others that share its hardware queue,
@@ -79,6 +91,8 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
  private:
   struct Task;
   GpuStream(gpu::Stream, bool owned);
+  /// What ends_with() was given, with `any` also before later work; nullptr: it is not known any more.
+  std::shared_ptr<Mark> known_end(bool any);
   Status launch(const std::shared_ptr<Task>&);
   /// Made at first.
   Result<std::uint32_t*> own_word();
@@ -89,7 +103,11 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   bool owned_;
   std::thread::id of_thread_;  // whose default stream it is, or none
   std::uint64_t identity_;
+  mutable std::atomic<std::uint64_t> given_{0};  // times that work may have been enqueued
+  std::atomic<bool> lent_;                       // the program has the handle
   std::mutex mutex_;
+  std::weak_ptr<Mark> end_;  // of what was given at ended_at_; weak, since marks hold their stream
+  std::uint64_t ended_at_ = 0;
   std::unique_ptr<HostStream> helper_, watcher_;
   std::uint32_t* word_ = nullptr;       // pinned: the stream waits for 1, and clears it, while the host works
   std::shared_ptr<PooledEvent> clear_;  // of the user's stream: reached when the stream has cleared word_

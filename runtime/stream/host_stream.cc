@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <utility>
@@ -46,18 +47,23 @@ bool WorkState::wait_until(Clock::time_point until) {
   if (inherited()) return true;
   const LentCore lent;
   if (mark_) {
-    // A query takes a microsecond, an operation on a device a few: polls continuously at first, then
-    // at intervals.
-    constexpr auto kClosely = std::chrono::microseconds(100), kNap = std::chrono::microseconds(50);
+    // A mark may ask the driver, which takes a microsecond and a lock that other threads need. So marks are
+    // asked at intervals that grow with the time waited, by 1/16 of it, and a nap, which lasts 100 us, is
+    // taken only where it is little of that time.
+    constexpr auto kClosely = std::chrono::milliseconds(1);
+    constexpr auto kNap = std::chrono::microseconds(50);
     const auto begin = Clock::now();
-    for (auto now = begin; !done(); now = Clock::now()) {
-      if (now >= until) return false;
+    for (auto now = begin, next = begin;; now = Clock::now()) {
+      if (now >= next || now >= until) {
+        if (done()) return true;
+        if (now >= until) return false;
+        next = now + std::min<Clock::duration>((now - begin) / 16, kNap);
+      }
       if (now - begin < kClosely)
         std::this_thread::yield();
       else
         std::this_thread::sleep_for(kNap);
     }
-    return true;
   }
   std::unique_lock lock(mutex_);
   return cv_.wait_until(lock, until, [&] { return done_; });

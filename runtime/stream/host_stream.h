@@ -25,7 +25,9 @@ class Mark {
   virtual ~Mark() = default;
   virtual bool passed() = 0;     ///< never blocks
   virtual Status outcome() = 0;  ///< precondition: passed
-  virtual gpu::Event event() const = 0;
+  /// Work that the stream is given from now on starts after this point. Errors: those of the device; invalid
+  /// (the stream is capturing, and the point is outside).
+  virtual Status hold_up(const gpu::Stream&) = 0;
   /// A stream whose thread may wait for the mark and run callbacks.
   virtual class HostStream& watcher() = 0;
 };
@@ -65,6 +67,8 @@ class Stream {
   /// Runs f on a host thread, in stream order; an exception becomes a `resource` failure.
   virtual std::shared_ptr<WorkState> enqueue(std::function<Status()> f) = 0;
   virtual std::shared_ptr<WorkState> last() = 0;  ///< done after all work enqueued so far; nullptr: none
+  /// The same for a caller that only waits: it may also await work that is enqueued meanwhile.
+  virtual std::shared_ptr<WorkState> drained() { return last(); }
   /// Work enqueued from now on starts after `mark` is done.
   virtual void after(std::shared_ptr<WorkState> mark) = 0;
   virtual class GpuStream* gpu() { return nullptr; }  ///< nullptr: not a GPU stream

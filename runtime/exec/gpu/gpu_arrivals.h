@@ -47,6 +47,8 @@ class GpuArrivals {
   const std::shared_ptr<GpuWords>& words() const { return words_; }
   /// In device memory of rank 0: kernels that find it non-zero touch nothing.
   std::uint32_t* stop_word() const { return stop_word_; }
+  /// Beside it, 0 between launches: gpu::LaunchEnd::blocks.
+  std::uint32_t* block_count() const { return stop_word_ + kBlockCount; }
 
   // After a failure; from any thread.
   /// From now on waits may end without an answer, on all ranks. False: there are no words yet.
@@ -76,6 +78,8 @@ class GpuArrivals {
     std::uint32_t value = 1;       // of the next pass
   };
   void set_on_device(Setter&, std::uint32_t number) const;
+
+  static constexpr int kBlockCount = 32;  // words: a line of the device's memory
 
   GpuTeam& team_;
   std::uint64_t ops_ = 0;  // that were announced

@@ -30,11 +30,12 @@ GpuExecutor::GpuExecutor(Context& context, const Members& members, Waiter& waite
             deadline},
       chooser_(gpu_topology(context, members.world_ranks()), context.spec().gpu_path,
                context.spec().gpu_copy_bytes, members.rank()),
-      here_chooser_(gpu_topology(context, here_.members.world_ranks()), "auto", SIZE_MAX, here_.rank),
+      here_chooser_(gpu_topology(context, here_.members.world_ranks()), "auto", SIZE_MAX, here_.rank,
+                    /*packets=*/false),
       arrivals_(here_),
       resident_(here_, arrivals_, here_chooser_.topology()),
       pending_(team_, arrivals_, resident_),
-      leader_(here_, arrivals_),
+      leader_(here_, arrivals_, here_chooser_.topology()),
       stream_(here_, arrivals_),
       staged_(team_, pending_),
       hierarchy_(team_, here_, here_chooser_, leader_, resident_, staged_) {
@@ -55,6 +56,14 @@ Status GpuExecutor::check_buffers(const Operation& op, std::uint64_t plan) {
   return {};
 }
 
+std::optional<Failure> GpuExecutor::kernels_fault() {
+  if (auto fault = resident_.fault()) return fault;
+  if (!pending_.late()) return std::nullopt;
+  return Failure{.reason = Reason::deadline,
+                 .text = "a kernel has waited for the streams of other ranks beyond the deadline",
+                 .detector = "kernel that meets others"};
+}
+
 Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
                         const std::shared_ptr<GpuStream>& stream, std::shared_ptr<WorkState>* work) {
   const auto capture = gpu::gpu().capturing(stream->get());
@@ -70,9 +79,9 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
       case GpuPath::alone:
         return leader_.run_alone(plan, *stream);
       case GpuPath::leader:
-        return leader_.run(plan, seq, *stream, capturing);
+        return leader_.run(plan, seq, *stream, capturing, &ahead.end);
       case GpuPath::resident:
-        return resident_.run(plan, seq, *stream, capturing);
+        return resident_.run(plan, seq, *stream, capturing, &ahead.end);
       case GpuPath::copies:
       case GpuPath::stream:
       case GpuPath::hierarchy:

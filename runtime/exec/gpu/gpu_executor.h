@@ -51,7 +51,7 @@ class GpuExecutor {
   /// Operations under way.
   GpuPending& pending() { return pending_; }
   /// What a kernel of this rank has found out and the group does not know yet.
-  std::optional<Failure> resident_fault() { return resident_.fault(); }
+  std::optional<Failure> kernels_fault();
 
  private:
   /// That the buffers of a call are memory of this rank's GPU; asked once for calls that are alike.

@@ -20,7 +20,7 @@ constexpr std::string_view kPathNames[kGpuPaths] = {"alone",  "leader",    "resi
                                                     "stream", "hierarchy", "staged"};
 constexpr const char* kReasons[kGpuPaths] = {"alone: a group of one rank",
                                              "leader: all ranks have one GPU, one kernel serves them all",
-                                             "resident: each rank has a GPU and can map the others'",
+                                             "resident: kernels of all ranks run at the same time",
                                              "copies: much to be moved between GPUs, by their copy engines",
                                              "stream-ordered: each rank can map the others' GPUs",
                                              "hierarchy: on the GPUs of each host first, then between hosts",
@@ -119,8 +119,15 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
   return t;
 }
 
-GpuPathChooser::GpuPathChooser(GpuTopology t, std::string_view forced, std::size_t copy_bytes, int rank)
-    : topology_(t), copy_bytes_(copy_bytes), rank_(rank) {
+bool GpuPathChooser::by_packets(const Operation& op, const Choice& choice) const {
+  const std::size_t bytes = op.collective == Collective::all_reduce ? op.in.bytes() : SIZE_MAX;
+  return packets_ && topology_.one && !choice.forced && resident_in_packets(op, bytes) &&
+         !obstacle(GpuPath::resident, op, choice);
+}
+
+GpuPathChooser::GpuPathChooser(GpuTopology t, std::string_view forced, std::size_t copy_bytes, int rank,
+                               bool packets)
+    : topology_(t), copy_bytes_(copy_bytes), rank_(rank), packets_(packets) {
   for (int i = 0; i < kGpuPaths; ++i)
     if (const auto p = static_cast<GpuPath>(i); p != GpuPath::alone && name(p) == forced) forced_ = p;
   // A rank that is alone has no peer to exchange with: only the host could do its copy instead.
@@ -262,6 +269,7 @@ Result<GpuPath> GpuPathChooser::choose(const Operation& op, const Choice& choice
   }
   // What has been named is carried out where there are flows; the leader has none.
   if (choice.forced && !obstacle(GpuPath::stream, op, choice)) return say(GpuPath::stream);
+  if (by_packets(op, choice)) return say(GpuPath::resident);
   if (!obstacle(GpuPath::leader, op, choice)) return say(GpuPath::leader);
   // op.out: all that each rank has in the end, in both collectives.
   if (t.apart && op.out.bytes() >= copy_bytes_ && !obstacle(GpuPath::copies, op, choice))

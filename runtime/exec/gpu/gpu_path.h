@@ -56,7 +56,9 @@ class GpuPathChooser {
  public:
   /// `forced`: a path by name, which then takes all operations of groups of two ranks and more; or "auto".
   /// `copy_bytes`: of a result, from which on the path `copies` is chosen. `rank`: whose calls these are.
-  GpuPathChooser(GpuTopology, std::string_view forced, std::size_t copy_bytes = SIZE_MAX, int rank = 0);
+  /// `packets`: whether ranks that are threads on one GPU take the path `resident` for small all-reduces.
+  GpuPathChooser(GpuTopology, std::string_view forced, std::size_t copy_bytes = SIZE_MAX, int rank = 0,
+                 bool packets = true);
 
   /// `why`, if given, is filled in. Errors: `unsupported`, where a rank has no GPU, or where the forced path
   /// cannot serve this call: the text says why, and which paths can.
@@ -70,12 +72,16 @@ class GpuPathChooser {
   bool resident_has_numbers(const Operation&, const Choice&) const;
   /// Why a switch between GPUs cannot carry it out, where resident kernels can.
   const char* switch_obstacle(const Operation&) const;
+  /// Whether ranks on one GPU exchange an operation by packets: a launch each, where the leader's path has
+  /// one more. Its arenas are as large as that needs.
+  bool by_packets(const Operation&, const Choice&) const;
   Status refuse(GpuPath, const char* obstacle, const Operation&, const Choice&) const;
 
   GpuTopology topology_;
   std::optional<GpuPath> forced_;
   std::size_t copy_bytes_;
   int rank_;
+  bool packets_;
 };
 
 }  // namespace ouro::rt

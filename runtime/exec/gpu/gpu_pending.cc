@@ -9,12 +9,12 @@ namespace ouro::rt {
 
 using namespace std::chrono_literals;
 
-/// Passed with its event, unless the words were poisoned by then: then it fails, when this rank has
-/// learned why.
+/// Passed when its number has been written, unless the words were poisoned by then: then it fails, when this
+/// rank has learned why.
 class GpuPending::Mark final : public rt::Mark {
  public:
-  Mark(std::shared_ptr<GpuStream> s, std::shared_ptr<PooledEvent> e)
-      : stream_(std::move(s)), event_(std::move(e)) {}
+  Mark(std::shared_ptr<GpuStream> s, std::shared_ptr<EndWord> e, std::uint32_t number)
+      : stream_(std::move(s)), end_(std::move(e)), number_(number) {}
   /// These show that something may have failed that the group is about to detect.
   void doubt(std::shared_ptr<GpuWords> words, std::shared_ptr<ResidentArena> arena) {
     words_ = std::move(words), arena_ = std::move(arena);
@@ -27,8 +27,14 @@ class GpuPending::Mark final : public rt::Mark {
     std::lock_guard lock(mutex_);
     return outcome_;
   }
-  gpu::Event event() const override { return event_->get(); }
+  Status hold_up(const gpu::Stream& s) override {
+    OURO_ASSIGN(const std::uint64_t capture, gpu::gpu().capturing(s));
+    if (capture != 0) return invalid("a stream that is being captured waits for an operation outside");
+    const gpu::MemOp wait{gpu::MemOp::Kind::wait_at_least, number_, end_->address()};
+    return gpu::gpu().enqueue({&wait, 1}, s);
+  }
   HostStream& watcher() override { return stream_->watcher(); }
+  bool late() const { return end_->late(); }
   /// What has not passed by now ends with `why`.
   void fail(const Status& why) {
     std::lock_guard lock(mutex_);
@@ -38,16 +44,24 @@ class GpuPending::Mark final : public rt::Mark {
  private:
   bool passed_locked() {
     if (passed_) return true;
-    auto there = gpu::gpu().query(event_->get());
-    if (there.ok() && !*there) return false;
-    if (!there.ok()) {
-      stream_->heed(there.status());
-      if (!explained_) explain(there.status());
+    if (!end_->reached(number_)) {
+      const Status lost = ask_device();
+      if (lost.ok()) return false;
+      stream_->heed(lost);
+      if (!explained_) explain(lost);
     }
-    if (!explained_ && ((words_ && words_->poisoned()) || (arena_ && arena_->faulted()))) return false;
+    if (!explained_ && ((words_ && words_->poisoned()) || (arena_ && arena_->faulted()) || end_->late()))
+      return false;
     words_ = nullptr, arena_ = nullptr;
     on_device_.end();
     return passed_ = true;
+  }
+  /// The device is asked from time to time: a word does not say that it never comes.
+  Status ask_device() {
+    const auto now = Clock::now();
+    if (now < ask_at_) return {};
+    ask_at_ = now + kBetween;
+    return end_->ask_device();
   }
   void explain(const Status& why) {
     outcome_ = why;
@@ -55,7 +69,10 @@ class GpuPending::Mark final : public rt::Mark {
     stream_->note(why);
   }
   std::shared_ptr<GpuStream> stream_;
-  std::shared_ptr<PooledEvent> event_;
+  static constexpr auto kBetween = 10ms;
+  std::shared_ptr<EndWord> end_;
+  const std::uint32_t number_;
+  Clock::time_point ask_at_ = Clock::now() + kBetween;
   std::shared_ptr<GpuWords> words_;
   std::shared_ptr<ResidentArena> arena_;
   OperationOnDevice on_device_;
@@ -72,7 +89,7 @@ GpuPending::~GpuPending() {
 Status GpuPending::order(GpuStream& stream, bool capturing) const {
   if (!last_mark_ || last_stream_->is(stream)) return {};
   if (capturing) return {};  // what a graph depends on is said where it is launched
-  return gpu::gpu().wait(stream.get(), last_mark_->mark()->event());
+  return last_mark_->mark()->hold_up(stream.get());
 }
 
 Result<GpuPending::Ahead> GpuPending::prepare(const Plan* plan, std::uint64_t seq,
@@ -86,8 +103,11 @@ Result<GpuPending::Ahead> GpuPending::prepare(const Plan* plan, std::uint64_t se
     a.work = std::make_shared<WorkState>();
     return a;
   }
-  OURO_ASSIGN(auto event, PooledEvent::take(team_.device));
-  auto mark = std::make_shared<Mark>(stream, std::move(event));
+  if (!end_word_) {
+    OURO_ASSIGN(end_word_, EndWord::take(team_.device));
+  }
+  a.end = {.word = {end_word_->address(), end_word_->next_number()}, .late = end_word_->late_word()};
+  auto mark = std::make_shared<Mark>(stream, end_word_, a.end.word.number);
   a.work = std::make_shared<WorkState>(mark);
   a.entry.push_back({{seq, plan ? *plan : Plan(), Clock::now()}, std::move(mark)});
   return a;
@@ -100,7 +120,11 @@ Status GpuPending::mark(Ahead a, std::shared_ptr<WorkState>* work) {
     return {};
   }
   const std::shared_ptr<Mark> mark = a.entry.front().mark;
-  OURO_TRY(gpu::gpu().record(mark->event(), a.stream->get()));
+  if (!a.end.written) {
+    const gpu::MemOp write{gpu::MemOp::Kind::write, a.end.word.number, a.end.word.word};
+    OURO_TRY(gpu::gpu().enqueue({&write, 1}, a.stream->get()));
+  }
+  a.stream->ends_with(mark);
   if (a.watched) mark->doubt(arrivals_.words(), resident_.arena());
   last_stream_ = std::move(a.stream);
   last_mark_ = std::move(a.work);
@@ -145,6 +169,11 @@ void GpuPending::with_oldest(const std::function<void(Operation&)>& f) {
   f(copy);
   lock.lock();
   if (!entries_.empty() && entries_.front().operation.seq == copy.seq) entries_.front().operation = copy;
+}
+
+bool GpuPending::late() {
+  std::lock_guard lock(mutex_);
+  return std::ranges::any_of(entries_, [](Entry& e) { return e.mark->late(); });
 }
 
 Status GpuPending::failure() {

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "runtime/core/thread.h"
+#include "runtime/exec/gpu/end_word.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/exec/gpu/resident_path.h"
 #include "runtime/plan/plan.h"
@@ -42,7 +43,8 @@ class GpuPending {
   /// operations before it have passed their turns, and where they have not ended they are among those here.
   Result<Ahead> prepare(const Plan*, std::uint64_t seq, const std::shared_ptr<GpuStream>&, bool capturing,
                         bool in_turn = true);
-  /// Marks the end of the operation in the stream. Errors: those of the device.
+  /// Marks the end of the operation in the stream, unless its last piece of work does. Errors: those of the
+  /// device.
   Status mark(Ahead, std::shared_ptr<WorkState>* work);
 
   // Thread-safe.
@@ -52,6 +54,8 @@ class GpuPending {
   /// thread at a time, up to which number all have ended well.
   void settle(std::uint64_t turn, const std::function<void(std::uint64_t)>& write);
   bool idle();
+  /// Whether a kernel of this rank has waited for others beyond its deadline.
+  bool late();
   /// What the device said of the first operation that it did not end well, while the group was well.
   Status failure();
   /// Returns when all have ended; each does, within its deadline.
@@ -71,6 +75,7 @@ class GpuPending {
   GpuTeam& team_;
   GpuArrivals& arrivals_;
   ResidentPath& resident_;
+  std::shared_ptr<EndWord> end_word_;       // taken by the first operation
   std::shared_ptr<GpuStream> last_stream_;  // of the last operation
   std::shared_ptr<WorkState> last_mark_;
 
@@ -87,6 +92,11 @@ class GpuPending {
 };
 
 class GpuPending::Ahead {
+ public:
+  /// For the piece of work that ends the operation.
+  OperationEnd end;
+
+ private:
   friend class GpuPending;
   std::shared_ptr<GpuStream> stream;
   bool capturing = false, watched = false, in_turn = true;

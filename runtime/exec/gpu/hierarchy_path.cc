@@ -217,8 +217,9 @@ Status HierarchyPath::within(const Plan& whole, std::uint64_t tag, const Operati
   plan.folded = whole.folded + (tag + 1) * 0x9e3779b97f4a7c15u;
   OURO_ASSIGN(const GpuPath path, chooser_.choose(op, plan.choice));
   ++number_;
-  if (path == GpuPath::leader) return leader_.run(plan, number_, stream, false);
-  if (path == GpuPath::resident) return resident_.run(plan, number_, stream, false);
+  OperationEnd none;  // of a part
+  if (path == GpuPath::leader) return leader_.run(plan, number_, stream, false, &none);
+  if (path == GpuPath::resident) return resident_.run(plan, number_, stream, false, &none);
   return unsupported(fmt::format("a piece of {} elements takes the path {}", op.out.count, name(path)));
 }
 

@@ -40,13 +40,22 @@ Status LeaderPath::refer(const void* p, std::size_t bytes, bool capturing, Stand
   return {};
 }
 
-Status LeaderPath::refer(const Operation& op, bool capturing, Buffers* b) {
+Status LeaderPath::refer(const Plan& plan, bool capturing, Buffers* b) {
+  const Operation& op = plan.op;
   const std::size_t in_bytes = op.read_bytes(team_.rank), out_bytes = op.written_bytes(team_.rank);
   const auto* in_begin = static_cast<const std::byte*>(op.in.data);
   const auto* out_begin = static_cast<const std::byte*>(op.out.data);
+  if (!team_.abroad && plan.id != 0 && plan.id == checked_plan_) {  // the others are threads
+    b->in.address = reinterpret_cast<std::uint64_t>(in_begin);
+    b->out.address = reinterpret_cast<std::uint64_t>(out_begin);
+    return {};
+  }
+  checked_plan_ = 0;
   if (!overlap(in_begin, in_bytes, out_begin, out_bytes)) {
     OURO_TRY(refer(op.in.data, in_bytes, capturing, &in_, &b->in, &b->in_stands));
-    return refer(op.out.data, out_bytes, capturing, &out_, &b->out, &b->out_stands);
+    OURO_TRY(refer(op.out.data, out_bytes, capturing, &out_, &b->out, &b->out_stands));
+    checked_plan_ = plan.id;
+    return {};
   }
   // In place: one stand-in serves both, at the same distance.
   const auto* outer = in_bytes >= out_bytes ? in_begin : out_begin;
@@ -58,42 +67,32 @@ Status LeaderPath::refer(const Operation& op, bool capturing, Buffers* b) {
     return GpuRef{both.id, both.offset + by, both.address + by};
   };
   b->in = at(in_begin), b->out = at(out_begin);
+  checked_plan_ = plan.id;
   return {};
 }
 
 Status LeaderPath::make_ready(const void* in, const void* out, std::size_t bytes) {
-  OURO_TRY(open_words());
-  OURO_TRY(prepare());
+  OURO_TRY(arrivals_.open_words());
   GpuRef found;
   bool stands_in = false;
   OURO_TRY(refer(in, in ? bytes : 0, false, &in_, &found, &stands_in));
   return refer(out, out ? bytes : 0, false, &out_, &found, &stands_in);
 }
 
-Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
+Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing,
+                       OperationEnd* end) {
   const Operation& op = plan.op;
   Buffers b;
-  OURO_TRY(refer(op, capturing, &b));  // what is refused here needs no words
-  OURO_TRY(open_words());
-  OURO_TRY(prepare());
-  // Where other ranks are threads here, their streams wait for this one's word, and a device gives streams of
-  // a process a limited number of queues: the kernel is launched in a stream of high priority, whose queue
-  // is another.
-  gpu::Stream on = stream.get();
-  if (team_.shares_process) {
-    OURO_ASSIGN(on, launches_.beside(on, capturing));
-  }
+  OURO_TRY(refer(plan, capturing, &b));  // what is refused here needs no words
+  OURO_TRY(arrivals_.open_words());
   if (b.in_stands)
     OURO_TRY(copy(reinterpret_cast<void*>(b.in.address), op.in.data, op.read_bytes(team_.rank), stream));
-  if (by_events(capturing)) {
-    OURO_TRY(arrivals_.await_room());
-    OURO_TRY(fan_in_->come(team_.rank, arrivals_.next_operation(), stream.get()));
-  }
   bool last = false;
   OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, b.in, b.out, &last));
-  const LeaderWords words(*arrivals_.words(), team_.size, capturing, capturing ? 0 : arrivals_.next_number(),
-                          by_events(capturing));
-  OURO_TRY(last ? lead(plan, words, stream, on, capturing) : follow(words, stream));
+  const LeaderWords words(*arrivals_.words(), team_.size, capturing, capturing ? 0 : arrivals_.next_number());
+  OperationEnd copied;  // the operation ends with a copy of its output
+  OperationEnd* const ends = b.out_stands ? &copied : end;
+  OURO_TRY(last ? lead(plan, words, stream, capturing, ends) : follow(words, stream, capturing, ends));
   return b.out_stands
              ? copy(op.out.data, reinterpret_cast<void*>(b.out.address), op.written_bytes(team_.rank), stream)
              : Status();
@@ -112,46 +111,68 @@ Status LeaderPath::copy(void* to, const void* from, std::size_t bytes, GpuStream
   return l.kernel ? gpu::gpu().launch(*l.kernel, l.shape, &a, stream.get()) : Status();
 }
 
-Status LeaderPath::follow(const LeaderWords& words, GpuStream& stream) {
+gpu::MeetArgs LeaderPath::meeting(const OperationEnd& end) const {
+  constexpr std::chrono::seconds kGrace{1};  // the host acts first, as it can say who is late
+  gpu::MeetArgs a;
+  a.stop = arrivals_.stop_word();
+  a.late = end.late;
+  a.deadline_ns = end.late
+                      ? static_cast<std::uint64_t>(std::chrono::nanoseconds(team_.deadline + kGrace).count())
+                      : UINT64_MAX;  // of a part of an operation, which the host watches as a whole
+  return a;
+}
+
+Status LeaderPath::follow(const LeaderWords& words, GpuStream& stream, bool capturing, OperationEnd* end) {
+  if (meets(capturing)) {
+    gpu::MeetArgs a = meeting(*end);
+    words.follow(team_.rank, &a);
+    a.end.ended = end->word;
+    const gpu::Launch l = gpu::meet();
+    OURO_TRY(gpu::gpu().launch(*l.kernel, l.shape, &a, stream.get()));
+    end->enqueued();
+    return {};
+  }
   before_.clear();
   words.follow(team_.rank, &before_);
-  return enqueue(before_, stream.get());
-}
-
-Status LeaderPath::prepare() {
-  if (!team_.shares_process) return {};
-  return launches_.prepare(fan_in_ ? fan_in_->launches() : nullptr);
-}
-
-Status LeaderPath::open_words() {
-  OURO_TRY(arrivals_.open_words());
-  if (!team_.shares_process || team_.abroad || fan_in_) return {};
-  OURO_ASSIGN(fan_in_, FanIn::of(*arrivals_.words(), team_.size, team_.device));
+  end->append_to(&before_);
+  OURO_TRY(enqueue(before_, stream.get()));
+  end->enqueued();
   return {};
 }
 
-Status LeaderPath::lead(const Plan& plan, const LeaderWords& words, GpuStream& stream, const gpu::Stream& on,
-                        bool capturing) {
+Status LeaderPath::lead(const Plan& plan, const LeaderWords& words, GpuStream& stream, bool capturing,
+                        OperationEnd* end) {
   gpu::FusedArgs args;
   OURO_TRY(fill(plan, capturing, &args));
-  OURO_TRY(gather(words, arrivals_.next_operation() - 1, stream, on, capturing));
   arrivals_.release_records();
-  after_.clear();
+  if (meets(capturing)) return lead_by_kernels(&args, words, stream, end);
+  before_.clear(), after_.clear();
+  words.gather(team_.rank, &before_);
   words.release(team_.rank, &after_);
+  end->append_to(&after_);
+  OURO_TRY(enqueue(before_, stream.get()));
   if (const gpu::Launch l = gpu::fused(args, team_.multiprocessors()); l.kernel)
-    OURO_TRY(gpu::gpu().launch(*l.kernel, l.shape, &args, on));
-  OURO_TRY(enqueue(after_, on));
-  return on != stream.get() ? launches_.join(on, stream.get()) : Status();
+    OURO_TRY(gpu::gpu().launch(*l.kernel, l.shape, &args, stream.get()));
+  OURO_TRY(enqueue(after_, stream.get()));
+  end->enqueued();
+  return {};
 }
 
-/// Work enqueued later on `on` starts after the streams of all ranks have reached the operation.
-Status LeaderPath::gather(const LeaderWords& words, std::uint64_t operation, GpuStream& stream,
-                          const gpu::Stream& on, bool capturing) {
-  if (by_events(capturing)) return fan_in_->wait_for_all(operation, on);
-  if (on != stream.get()) OURO_TRY(launches_.fork(on, stream.get()));
-  before_.clear();
-  words.gather(team_.rank, &before_);
-  return enqueue(before_, on);
+/// The kernel that waits is one of its own, of one warp: the one that moves the data would hold
+/// multiprocessors that the streams it waits for may need, and could not load what others write while it runs
+/// by the fast path for constant data.
+Status LeaderPath::lead_by_kernels(gpu::FusedArgs* args, const LeaderWords& words, GpuStream& stream,
+                                   OperationEnd* end) {
+  const gpu::Launch l = gpu::fused(*args, team_.multiprocessors());
+  gpu::MeetArgs gate = meeting(*end);
+  words.gather(team_.rank, &gate);
+  gpu::LaunchEnd& last = l.kernel ? args->end : gate.end;
+  last = {.blocks = arrivals_.block_count(), .finished = words.finished(), .ended = end->word};
+  const gpu::Launch meet = gpu::meet();
+  OURO_TRY(gpu::gpu().launch(*meet.kernel, meet.shape, &gate, stream.get()));
+  if (l.kernel) OURO_TRY(gpu::gpu().launch(*l.kernel, l.shape, args, stream.get()));
+  end->enqueued();
+  return {};
 }
 
 Status LeaderPath::run_alone(const Plan& plan, GpuStream& stream) {

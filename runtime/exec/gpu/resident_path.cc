@@ -29,13 +29,16 @@ constexpr std::size_t kSmall = 64 << 10;
 
 /// 32 blocks of 512 threads with 64 bytes under way each are 1 MiB on its way: at 450 GB/s of NVLink, what is
 /// read in 2.3 us. Packets have room for 64 KiB in all, and for one a thread at least.
-gpu::ResidentSizes resident_sizes(int n, int channels) {
+gpu::ResidentSizes resident_sizes(int n, int channels, bool packets) {
   gpu::ResidentSizes s{.ranks = n, .channels = std::min(channels, 32)};
   s.packet_bytes =
       std::max<std::uint64_t>(4 << 10, std::bit_ceil((64u << 10) / static_cast<unsigned>(s.channels)));
-  if (n > 8)
-    s.slot_bytes =
-        std::max<std::uint64_t>(2048, (s.slot_bytes * 8 / static_cast<std::uint64_t>(n)) / 128 * 128);
+  constexpr std::uint64_t kLeast = 2048;
+  const auto ranks = static_cast<std::uint64_t>(n);
+  if (packets)
+    s.slot_bytes = kLeast, s.staging_bytes = ranks * gpu::ResidentLayout::kLine;
+  else if (n > 8)
+    s.slot_bytes = std::max(kLeast, s.slot_bytes * 8 / ranks / 128 * 128);
   return s;
 }
 
@@ -50,6 +53,10 @@ std::uint64_t resident_count(const Operation& op, int rank, int size) {
 Algorithm resident_algorithm(const Operation& op, std::size_t bytes) {
   if (op.uneven) return gpu::uneven_over_slots(op.collective);
   return op.collective == Collective::all_reduce && bytes <= kSmall ? Algorithm::oneshot : Algorithm::direct;
+}
+
+bool resident_in_packets(const Operation& op, std::size_t bytes) {
+  return !op.uneven && resident_algorithm(op, bytes) == Algorithm::oneshot;
 }
 
 bool resident_by_pointer(const Operation& op, std::size_t bytes) {
@@ -128,7 +135,8 @@ std::optional<Failure> ResidentPath::fault() {
 Status ResidentPath::open() {
   if (arena_) return {};
   auto a = std::make_shared<ResidentArena>();
-  auto layout = gpu::resident_layout(resident_sizes(team_.size, topology_.channels));
+  const bool packets = topology_.one && team_.context.spec().gpu_path != name(GpuPath::resident);
+  auto layout = gpu::resident_layout(resident_sizes(team_.size, topology_.channels, packets));
   if (!layout.ok()) return layout.status();
   a->layout = *layout;
   for (const gpu::Kernel* k : gpu::resident_kernels()) {
@@ -211,7 +219,8 @@ void ResidentPath::lay_out_blocks(const Operation& op, gpu::ResidentArgs* a) {
   if (op.collective == Collective::all_to_all) a->channels = a->layout.channels;
 }
 
-Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing) {
+Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing,
+                         OperationEnd* end) {
   OURO_TRY(open());
   const Operation& op = plan.op;
   gpu::ResidentArgs a;
@@ -240,6 +249,7 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   a.deadline_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(team_.deadline + kGrace).count());
   a.abort = arena_->abort;
   a.error = arena_->error;
+  a.ended = end->word;
   a.layout = arena_->layout;
   if (op.uneven) lay_out_blocks(op, &a);
   if (switched) a.multicast = multicast_->address(), a.switched = multicast_->own();
@@ -250,6 +260,7 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
   if (last) arrivals_.release_records();
   OURO_TRY(gpu::gpu().launch(*l->kernel, l->shape, &a, stream.get()));
+  end->enqueued();
   if (a.by_pointer && !capturing) listing_.publish_mapped(seq);
   return {};
 }

@@ -10,6 +10,7 @@
 #include "kernels/gpu/resident.h"
 #include "runtime/device_memory/export_listing.h"
 #include "runtime/device_memory/gpu_multicast.h"
+#include "runtime/exec/gpu/end_word.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/exec/gpu/gpu_path.h"
 #include "runtime/exec/gpu/gpu_team.h"
@@ -29,14 +30,17 @@ struct ResidentArena {
   bool faulted() const { return fault() != gpu::ResidentFault::none; }
 };
 
-/// How large the arenas of a group are.
-gpu::ResidentSizes resident_sizes(int ranks, int channels);
+/// How large the arenas of a group are. `packets`: those of ranks that use them for packets only.
+gpu::ResidentSizes resident_sizes(int ranks, int channels, bool packets = false);
 
 /// Elements of the region, or of one block; if blocks are uneven, of the longest block of this rank.
 std::uint64_t resident_count(const Operation&, int rank, int size);
 
 /// The flow over slots for an operation of so many bytes of a region or block that names none.
 flow::Algorithm resident_algorithm(const Operation&, std::size_t bytes);
+
+/// Whether the flow for an operation of so many bytes that names none is one by packets.
+bool resident_in_packets(const Operation&, std::size_t bytes);
 
 /// Whether ranks offer each other their buffers for such an operation: then its flow is `zerocopy` where
 /// every rank reaches all of them, and elsewhere `direct` (of an uneven all_to_all `pairwise`), with
@@ -56,7 +60,7 @@ class ResidentPath {
   ResidentPath(const ResidentPath&) = delete;
   ResidentPath& operator=(const ResidentPath&) = delete;
 
-  Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing);
+  Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing, OperationEnd* end);
   /// Makes what operations may need.
   Status make_ready();
   /// Null before the first operation.

@@ -279,6 +279,14 @@ TEST_P(FakeLoss, LostDeviceIsNamed) {
 /// The group fails after the operation has started and before its end is marked in the stream: the returned
 /// work must end when the device has finished, not before, and with the group's error.
 TEST_F(FakeFaults, AnOperationEndsWithItsStreamThoughItsGroupFailsMeanwhile) {
+  // The mark is a write of a word, which takes long to enqueue.
+  std::atomic<bool> slow{false};
+  gpu::FakeOptions options{.multiprocessors = 16};
+  options.on_word = [&](const gpu::MemOp&, int, int, bool) {
+    if (slow) std::this_thread::sleep_for(400ms);
+  };
+  fake_ = std::make_unique<gpu::FakeGpu>(options);
+  gpu::install(fake_.get());
   Watchdog watchdog;
   auto contexts = thread_contexts(1);
   Context& c = contexts[0];
@@ -294,12 +302,7 @@ TEST_F(FakeFaults, AnOperationEndsWithItsStreamThoughItsGroupFailsMeanwhile) {
   // Creates what is needed on first use.
   ASSERT_TRUE(all_reduce(*g, b.view(), out, ReduceOp::sum, b.stream)->wait().ok());
   ASSERT_TRUE(b.arena.write(std::vector<std::byte>(4 * kCount, std::byte{2})).ok());
-  // The pool of events is emptied, so that the mark needs a new event, which takes time; the kernel takes
-  // time too.
-  std::vector<std::shared_ptr<rt::PooledEvent>> taken;
-  for (const int made = fake_->live().events; fake_->live().events == made;)
-    taken.push_back(*rt::PooledEvent::take(c.device().index));
-  fake_->delay(gpu::FakeOp::create, 400ms);
+  slow = true;
   fake_->delay(gpu::FakeOp::kernel, 2s);
   std::thread other([&] {
     std::this_thread::sleep_for(150ms);
@@ -307,7 +310,7 @@ TEST_F(FakeFaults, AnOperationEndsWithItsStreamThoughItsGroupFailsMeanwhile) {
   });
   auto work = all_reduce(*g, b.view(), out, ReduceOp::sum, b.stream);
   other.join();
-  fake_->delay(gpu::FakeOp::create, 0us);
+  slow = false;
   ASSERT_TRUE(work.ok()) << work.status().message();
   EXPECT_THAT(work->wait(), Fails(Reason::revoked));
   auto at_its_end = result.read();

@@ -50,9 +50,18 @@ const Operation kSum = call(Collective::all_reduce), kUneven = call(Collective::
 
 TEST(GpuPathChoice, FollowsTheGpusOfAllRanks) {
   EXPECT_EQ(chosen(one_gpu(1), "auto", kSum), "alone");
-  EXPECT_EQ(chosen(one_gpu(4), "auto", kSum), "leader");
-  EXPECT_EQ(chosen(one_gpu(32), "auto", kSum), "leader");
-  EXPECT_EQ(chosen(one_gpu(33), "auto", kSum), "stream") << "resident kernels wait for ranks of one GPU";
+  EXPECT_EQ(chosen(one_gpu(4), "auto", kSum), "resident") << "small sums by packets";
+  EXPECT_EQ(chosen(one_gpu(33), "auto", kSum), "resident");
+  Operation large = kSum;
+  large.in.count = large.out.count = (64 << 10) / size_of(kSum.in.dtype);
+  EXPECT_EQ(chosen(one_gpu(4), "auto", large), "resident");
+  ++large.in.count, ++large.out.count;
+  EXPECT_EQ(chosen(one_gpu(4), "auto", large), "leader");
+  EXPECT_EQ(chosen(one_gpu(32), "auto", large), "leader");
+  EXPECT_EQ(chosen(one_gpu(33), "auto", large), "stream") << "resident kernels wait for ranks of one GPU";
+  GpuTopology without_room = one_gpu(4);
+  without_room.channels = 0;
+  EXPECT_EQ(chosen(without_room, "auto", kSum), "leader");
   EXPECT_EQ(chosen(processes_on_one_gpu(4), "auto", kSum), "leader");
   EXPECT_EQ(chosen(a_gpu_each(4), "auto", kSum), "resident");
   for (const Collective c : {Collective::all_gather, Collective::reduce_scatter, Collective::all_to_all})

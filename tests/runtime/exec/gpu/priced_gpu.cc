@@ -2,6 +2,9 @@
 #include "tests/runtime/exec/gpu/priced_gpu.h"
 
 #include <algorithm>
+#include <string_view>
+
+#include "kernels/gpu/resident.h"
 
 namespace ouro::test {
 
@@ -26,14 +29,14 @@ PricedGpu::Stage& PricedGpu::piece_locked(gpu::Stream s) {
   return add_locked(s, clock);
 }
 
-int PricedGpu::written_locked(const Stage& s) const {
-  const auto word = words_.find(s.word.address);
+int PricedGpu::written_locked(const gpu::MemOp& wait, std::size_t nth) const {
+  const auto word = words_.find(wait.address);
   if (word == words_.end()) return -1;
   std::size_t equal = 0;
   for (const auto& [value, stage] : word->second.writes) {
-    if (s.word.kind == gpu::MemOp::Kind::wait_equal) {
-      if (value == s.word.value && equal++ == s.nth) return stage;
-    } else if (static_cast<std::int32_t>(value - s.word.value) >= 0) {
+    if (wait.kind == gpu::MemOp::Kind::wait_equal) {
+      if (value == wait.value && equal++ == nth) return stage;
+    } else if (static_cast<std::int32_t>(value - wait.value) >= 0) {
       return stage;
     }
   }
@@ -46,8 +49,9 @@ double PricedGpu::start_locked(int stage) {
   double start = s.enqueued;
   if (s.before >= 0) start = std::max(start, end_locked(s.before));
   if (s.event >= 0) start = std::max(start, end_locked(s.event));
-  if (const int written = s.waits ? written_locked(s) : -1; written >= 0)
-    start = std::max(start, end_locked(written));
+  for (const gpu::MemOp& wait : s.words)
+    if (const int written = written_locked(wait, s.nth); written >= 0)
+      start = std::max(start, end_locked(written));
   return start;
 }
 
@@ -66,6 +70,15 @@ void PricedGpu::arrive(int stage) {
   double& clock = clocks_[std::this_thread::get_id()];
   if (stage >= 0) clock = std::max(clock, end_locked(stage));
   clock += prices_.query;
+}
+
+void PricedGpu::saw_end(gpu::Stream s) {
+  int stage = -1;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto last = last_.find(key(s)); last != last_.end()) stage = last->second;
+  }
+  arrive(stage);
 }
 
 void PricedGpu::pass(double us) {
@@ -155,23 +168,53 @@ Status PricedGpu::enqueue(std::span<const gpu::MemOp> ops, gpu::Stream s) {
         word.writes.emplace_back(op.value, last_[key(s)]);
         continue;
       }
-      stage.takes = prices_.hop, stage.waits = true, stage.word = op;
+      stage.takes = prices_.hop, stage.words = {op};
       if (op.kind == gpu::MemOp::Kind::wait_equal) stage.nth = word.waits[op.value]++;
     }
   }
   return CountingGpu::enqueue(ops, s);
 }
 
+void PricedGpu::write_locked(const gpu::NumberedWord& w, int stage) {
+  if (w.word) words_[w.word].writes.emplace_back(w.number, stage);
+}
+
+/// One stage writes that the stream has arrived; the next waits, and ends the launch.
+void PricedGpu::meet_locked(const gpu::MeetArgs& a, gpu::Stream s) {
+  const Stage& arrives = piece_locked(s);
+  const double enqueued = arrives.enqueued;
+  write_locked(a.arrived, last_[key(s)]);
+  Stage& waits = add_locked(s, enqueued);
+  waits.takes = prices_.hop;
+  for (int i = 0; i < a.words; ++i)
+    if (i != a.skip)
+      waits.words.push_back(
+          {gpu::MemOp::Kind::wait_at_least, a.number,
+           const_cast<std::uint32_t*>(a.awaited + static_cast<std::uint64_t>(i) * a.stride)});
+  write_locked(a.end.finished, last_[key(s)]);
+  write_locked(a.end.ended, last_[key(s)]);
+}
+
 Status PricedGpu::launch(const gpu::Kernel& kernel, gpu::Shape shape, const void* args, gpu::Stream s) {
+  const std::string_view name = kernel.name;
   {
     const std::lock_guard lock(mutex_);
-    Stage& stage = piece_locked(s);
-    stage.takes = prices_.hop;
-    if (kernel.spins) {
-      const std::size_t k = spinning_[key(s)]++;
-      if (meetings_.size() <= k) meetings_.resize(k + 1);
-      meetings_[k].push_back(last_[key(s)]);
-      stage.meeting = static_cast<int>(k);
+    if (name == "meet") {
+      meet_locked(*static_cast<const gpu::MeetArgs*>(args), s);
+    } else {
+      Stage& stage = piece_locked(s);
+      stage.takes = prices_.hop;
+      if (name.starts_with("fused_")) {
+        const gpu::LaunchEnd& end = static_cast<const gpu::FusedArgs*>(args)->end;
+        write_locked(end.finished, last_[key(s)]);
+        write_locked(end.ended, last_[key(s)]);
+      } else if (name.starts_with("resident_")) {
+        const std::size_t k = spinning_[key(s)]++;
+        if (meetings_.size() <= k) meetings_.resize(k + 1);
+        meetings_[k].push_back(last_[key(s)]);
+        stage.meeting = static_cast<int>(k);
+        write_locked(static_cast<const gpu::ResidentArgs*>(args)->ended, last_[key(s)]);
+      }
     }
   }
   return CountingGpu::launch(kernel, shape, args, s);

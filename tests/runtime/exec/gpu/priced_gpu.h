@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "kernels/device/counting_gpu.h"
+#include "kernels/gpu/collect.h"
 
 namespace ouro::test {
 
-/// In microseconds. `piece`: handing work to a stream, under the lock of its device. `query`: one query that
-/// finds that something has ended; waiting for it costs no queries. `map`: mapping memory of another process.
-/// `hop`: one stage of a stream that waits, or that runs a kernel, before its next one begins.
+/// In microseconds. `piece`: handing work to a stream, under the lock of its device. `query`: one query, or
+/// one look at a pinned word, that finds that something has ended; waiting for it costs no queries. `map`:
+/// mapping memory of another process. `hop`: one stage of a stream that waits, or that runs a kernel, before
+/// its next one begins.
 struct GpuPrices {
   double piece = 0, query = 0, map = 0, hop = 0;
 };
@@ -21,13 +23,16 @@ struct GpuPrices {
 /// Each thread has a clock. A piece of work begins when the thread is there and the device's lock is free,
 /// and sets both clocks to its end. Streams are chains of stages; a stage begins when it has been enqueued,
 /// the stage before it has ended, and so have those that it waits for: the last record of an event, the write
-/// of a word. The k-th spinning kernels of all streams meet and end together. Real time has no influence but
-/// one: threads take the lock in the order in which they do so in reality.
+/// of a word, by a stream or by a kernel (MeetArgs, LaunchEnd). The k-th resident kernels of all streams meet
+/// and end together. Real time has no influence but one: threads take the lock in the order in which they do
+/// so in reality.
 class PricedGpu final : public gpu::CountingGpu {
  public:
   PricedGpu(Gpu& of, GpuPrices prices) : CountingGpu(of), prices_(prices) {}
   /// The clock of the calling thread.
   double now();
+  /// The calling thread has seen a word which says that the last work of the stream has ended.
+  void saw_end(gpu::Stream);
 
   Result<gpu::Region> import_fd(int device, const Fd&, std::size_t bytes) override;
   Result<void*> ipc_open(int device, const gpu::IpcHandle&) override;
@@ -48,13 +53,12 @@ class PricedGpu final : public gpu::CountingGpu {
   struct Stage {
     double enqueued = 0;
     double takes = 0;
-    int before = -1;       // in its stream
-    int event = -1;        // the stage that recorded the event that it waits for
-    int meeting = -1;      // the kernels that it meets
-    double end = -1;       // once computed
-    bool waits = false;    // for a word:
-    gpu::MemOp word = {};  // with these values
-    std::size_t nth = 0;   // of the waits for equal values of this word
+    int before = -1;                     // in its stream
+    int event = -1;                      // the stage that recorded the event that it waits for
+    int meeting = -1;                    // the kernels that it meets
+    double end = -1;                     // once computed
+    std::vector<gpu::MemOp> words = {};  // that it waits for
+    std::size_t nth = 0;                 // of the waits for an equal value of this word
   };
   using Key = std::pair<int, void*>;  // device, handle
   struct Word {
@@ -65,8 +69,10 @@ class PricedGpu final : public gpu::CountingGpu {
   static Key key(gpu::Stream s) { return {s.device, s.handle}; }
   Stage& piece_locked(gpu::Stream);  ///< the piece's price; returns a stage without a wait
   Stage& add_locked(gpu::Stream, double enqueued);
-  int written_locked(
-      const Stage&) const;  ///< the stage that writes what this one waits for; -1: the host did
+  /// The stage that writes what this one waits for; -1: the host did.
+  int written_locked(const gpu::MemOp&, std::size_t nth) const;
+  void write_locked(const gpu::NumberedWord&, int stage);
+  void meet_locked(const gpu::MeetArgs&, gpu::Stream);
   double start_locked(int stage);
   double end_locked(int stage);
   void arrive(int stage);  ///< the calling thread has found that the stage has ended

@@ -1,11 +1,13 @@
 // Times that follow from the number of calls, at the prices of a machine: see priced_gpu.h.
 #include "tests/runtime/exec/gpu/priced_gpu.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <barrier>
 
+#include "runtime/stream/gpu_stream.h"
 #include "tests/runtime/exec/gpu/counted_calls.h"
 #include "tests/runtime/failure/harness.h"
 
@@ -34,18 +36,25 @@ std::string clock_rank(Context& c, Wait wait, PricedGpu& priced, std::barrier<>&
   const auto sum = [&] {
     return status_of(all_reduce(c.world(), data.view(), data.view(), ReduceOp::sum, *stream));
   };
+  // The handle is not taken from the stream: whoever has that may enqueue work, and is asked for.
+  const auto handle = reinterpret_cast<void*>(stream->impl()->gpu()->identity());
+  const auto synchronize = [&] {
+    Status ended = stream->synchronize();
+    priced.saw_end({c.device().index, handle});
+    return ended;
+  };
   for (int i = 0; i < 3; ++i) {
     OURO_RANK_OK(sum());
-    OURO_RANK_OK(stream->synchronize());
+    OURO_RANK_OK(synchronize());
   }
   all.arrive_and_wait();
   clocks->before[rank] = priced.now();
   all.arrive_and_wait();
   for (int i = 0; i < kCalls; ++i) {
     OURO_RANK_OK(sum());
-    if (wait == Wait::each) OURO_RANK_OK(stream->synchronize());
+    if (wait == Wait::each) OURO_RANK_OK(synchronize());
   }
-  OURO_RANK_OK(stream->synchronize());
+  OURO_RANK_OK(synchronize());
   clocks->after[rank] = priced.now();
   return "";
 }
@@ -71,24 +80,37 @@ double us_of_a_sum(const char* path, int n, Wait wait, const GpuPrices& prices =
   return (std::ranges::max(clocks.after) - std::ranges::max(clocks.before)) / kCalls;
 }
 
+/// What an H200 took for a small sum by threads, with a wait for each and in a row, when the leader's path
+/// took 5N + 3 and 4N + 3 pieces: bench/results/gpu-status.md. These prices gave 46, 79, 148 and 38, 65, 119
+/// us then.
 struct Measured {
   int ranks;
-  double us;
+  double each, in_a_row;
 };
+constexpr Measured kBefore[] = {{2, 41, 38}, {4, 77, 69}, {8, 169, 120}};
 
-/// The driver's lock explains the measured times of small sums on the leader's path:
-/// bench/results/gpu-status.md. When the path takes fewer pieces, these times are no longer its own, and need
-/// a new measurement.
-TEST(PricedGpu, SmallSumsByTheLeaderTakeWhatAnH200Took) {
+/// Forecasts. The paths take N + 1 and N pieces now; what else a call takes are hops of the streams and the
+/// look at the word by which the host learns of its end.
+TEST(PricedGpu, SmallSumsTakeAPieceOfEachRankAndFewHops) {
   OURO_NEEDS_FAKES();
-  for (const auto [ranks, us] : {Measured{2, 41}, Measured{4, 77}, Measured{8, 169}})
-    EXPECT_NEAR(us_of_a_sum("leader", ranks, Wait::each), us, us / 4) << ranks << " threads";
-}
-
-TEST(PricedGpu, SumsInARowTakeWhatAnH200Took) {
-  OURO_NEEDS_FAKES();
-  for (const auto [ranks, us] : {Measured{2, 38}, Measured{4, 69}, Measured{8, 120}})
-    EXPECT_NEAR(us_of_a_sum("leader", ranks, Wait::at_the_end), us, us / 4) << ranks << " threads";
+  for (const auto [n, each, in_a_row] : kBefore) {
+    const double rest = 4 * kH200.hop + kH200.query;
+    const double leader = us_of_a_sum("leader", n, Wait::each),
+                 row = us_of_a_sum("leader", n, Wait::at_the_end),
+                 resident = us_of_a_sum("resident", n, Wait::each);
+    const auto say = [n = n](const char* path, double us) {
+      RecordProperty(fmt::format("{}_{}", path, n), fmt::format("{:.1f}", us));
+      fmt::print("{} ranks, {}: {:.1f} us\n", n, path, us);
+    };
+    say("leader", leader), say("leader_in_a_row", row), say("resident", resident);
+    EXPECT_LE(leader, (n + 1) * kH200.piece + rest) << n << " threads";
+    EXPECT_LE(row, (n + 1) * kH200.piece + rest) << n << " threads";
+    EXPECT_LE(resident, n * kH200.piece + rest) << n << " threads";
+    EXPECT_LT(2 * leader, each) << n << " threads";
+    EXPECT_LT(2 * row, in_a_row) << n << " threads";
+    EXPECT_LT(resident, leader) << n << " threads";
+    EXPECT_GE(resident, n * kH200.piece) << "a price was forgotten";
+  }
 }
 
 /// Time is in the pieces: with a lock that costs nothing, only the hops of one operation are left.
@@ -96,20 +118,8 @@ TEST(PricedGpu, WithoutTheLockTimeIsInTheHops) {
   OURO_NEEDS_FAKES();
   GpuPrices free = kH200;
   free.piece = 0;
-  EXPECT_LT(us_of_a_sum("leader", 4, Wait::each, free), 4 * (kH200.hop + kH200.query) + 8 * kH200.hop);
+  EXPECT_LE(us_of_a_sum("leader", 4, Wait::each, free), 4 * kH200.hop + kH200.query);
   EXPECT_GT(us_of_a_sum("leader", 4, Wait::each, free), kH200.hop + kH200.query);
-}
-
-/// A forecast, not a measurement: resident kernels of threads on one GPU, at three pieces a rank.
-TEST(PricedGpu, ResidentKernelsTakeLess) {
-  OURO_NEEDS_FAKES();
-  for (const int ranks : {2, 4, 8}) {
-    const double leader = us_of_a_sum("leader", ranks, Wait::each);
-    const double resident = us_of_a_sum("resident", ranks, Wait::each);
-    RecordProperty("resident_" + std::to_string(ranks), std::to_string(resident));
-    EXPECT_GT(resident, 3 * ranks * kH200.piece) << ranks << " threads";
-    EXPECT_LT(resident, leader) << ranks << " threads";
-  }
 }
 
 }  // namespace
