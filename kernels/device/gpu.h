@@ -49,6 +49,7 @@ struct Properties {
   /// enqueue(MemOp) also works on memory of this device, and on memory of others that is mapped here.
   bool device_words = false;
   bool multicast = false;  ///< multicast_create works
+  bool mps = false;        ///< contexts of processes are shared (MPS): their kernels run at the same time
   /// Hardware queues that all streams of the device in this process share, in which a stream that waits holds
   /// up those behind it. 0: each stream has its own.
   int connections = 0;

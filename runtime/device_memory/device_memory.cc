@@ -46,6 +46,7 @@ Status DeviceMemory::survey(int device, GpuRecord* record) {
   record->device_words = mine->stream_values && mine->device_words;
   record->multiprocessors = static_cast<std::uint32_t>(mine->multiprocessors);
   record->multicast = mine->multicast && gpu::compiled_for_switches(device);
+  record->mps = mine->mps;
   record->connections = static_cast<std::uint32_t>(mine->connections);
   OURO_ASSIGN(const auto reach, gpu.reachable(device));
   for (const gpu::Uuid& other : reach)

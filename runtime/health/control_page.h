@@ -191,6 +191,7 @@ struct GpuRecord {
   std::uint32_t connections;   // hardware queues that its streams share; 0: each has its own
   std::uint32_t reach_count;
   std::uint32_t multicast;  // whether it supports multicast objects and has kernels for them
+  std::uint32_t mps;        // whether kernels of other processes run beside its own
   Uuid uuid;
   Uuid reach[kReach];
 };

@@ -88,6 +88,7 @@ class Cuda final : public CudaMemory {
       mine.device_words = mine.shareable_memory;
       mine.multicast = mine.shareable_memory && driver().cuMulticastCreate != nullptr &&
                        attribute(CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device);
+      mine.mps = attribute(CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);  // 0 from a driver that does not know it
       known = std::move(mine);
     }
     return *known;

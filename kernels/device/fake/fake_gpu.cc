@@ -94,6 +94,7 @@ Result<Properties> FakeGpu::properties(int device) {
   p.stream_values = options_.stream_values;
   p.device_words = options_.stream_values && options_.device_words;
   p.multicast = options_.multicast && options_.shareable_memory;
+  p.mps = options_.mps;
   p.connections = options_.harsh.connections;
   p.low_priority = kLowPriority;
   p.high_priority = kHighPriority;

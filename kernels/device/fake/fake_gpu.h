@@ -38,6 +38,7 @@ struct FakeOptions {
   bool shareable_memory = true, ipc = true, stream_values = true;
   bool device_words = true;  ///< false: stream values in device memory are refused
   bool multicast = false;    ///< multicast objects, of regions of shareable memory
+  bool mps = false;          ///< Properties::mps; kernels of processes always run at the same time here
   int architecture = 90;     ///< the architecture that kernels report to be compiled for
   bool has_code = true;      ///< false: no kernel was compiled for these devices
   std::function<bool(int device, int peer)> peer = {};  ///< which devices reach each other; empty: all do

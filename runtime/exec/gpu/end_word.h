@@ -49,6 +49,7 @@ class EndWord {
   static Pool& pool();
   EndWord() = default;
   Line line_;
+  const gpu::Gpu* const gpu_ = &gpu::gpu();
   std::shared_ptr<GpuStream> asked_;
   const unsigned forks_ = forks();
 };

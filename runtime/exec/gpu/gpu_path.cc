@@ -104,7 +104,7 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
       const bool together = context.members().are_threads(w, v);
       one_process &= together, processes_apart &= !together || w == v;
       t.apart &= !same || w == v;
-      t.concurrent &= !same || together;
+      t.concurrent &= !same || together || (a.mps != 0 && b.mps != 0);
       t.reach &= same || (near && std::find(a.reach, a.reach + reach, b.uuid) != a.reach + reach);
       share += same;
     }
@@ -155,7 +155,8 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
       if (t.ranks == 1) return "the group has one rank";
       if (!t.reach) return "not all ranks' GPUs can map each other";
       if (!t.concurrent)
-        return "ranks of one GPU are in different processes, whose kernels do not run at the same time";
+        return "ranks of one GPU are in different processes, whose kernels do not run at the same time "
+               "without MPS";
       if (t.channels <= 0) return "a GPU has too few multiprocessors for a block of each rank";
       static_assert(gpu::ResidentLayout::kMaxRanks == 64);
       if (t.ranks > gpu::ResidentLayout::kMaxRanks) return "its kernels serve at most 64 ranks";

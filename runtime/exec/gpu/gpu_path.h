@@ -32,11 +32,12 @@ struct GpuTopology {
   bool reach = true;       ///< each can map the others'
   bool values = true;      ///< streams can wait for values
   bool words = false;      ///< and do so in device memory: each rank's can, and each reaches the others'
-  bool concurrent = true;  ///< ranks on one GPU are of one process: their kernels can run at the same time
-  bool apart = true;       ///< each rank has a GPU of its own
-  bool queues = true;      ///< ranks that are threads on one GPU do not crowd its hardware queues
-  bool multicast = true;   ///< each has multicast objects
-  int channels = 0;        ///< blocks of a rank that fit at the same time
+  bool concurrent = true;  ///< kernels of all ranks run at the same time: those on one GPU are of one
+                           ///< process, or share its context (MPS)
+  bool apart = true;      ///< each rank has a GPU of its own
+  bool queues = true;     ///< ranks that are threads on one GPU do not crowd its hardware queues
+  bool multicast = true;  ///< each has multicast objects
+  int channels = 0;       ///< blocks of a rank that fit at the same time
   int mates =
       0;  ///< ranks of each of several hosts, whose GPUs do the part within it; 0: there is no such part
 };

@@ -177,6 +177,43 @@ TEST(WordsOfRanks, ThreadRanksMeetByKernels) {
   gpu::install(nullptr);
 }
 
+/// Under MPS kernels of processes run at the same time, too. A rank whose device does not say so keeps all
+/// ranks from relying on it.
+TEST(WordsOfRanks, ProcessesMeetByKernelsUnderMps) {
+  OURO_NEEDS_FAKES();
+  OURO_NEEDS_PROCESSES();
+  for (const bool all : {true, false}) {
+    Watchdog watchdog;
+    const UniqueId id = new_id();
+    Processes ranks(3, [&](int rank, Board&) {
+      std::atomic<int> words{0};
+      gpu::FakeOptions fakes{.multiprocessors = 16, .mps = all || rank != 1};
+      fakes.on_word = [&](const gpu::MemOp&, int, int, bool) { ++words; };
+      gpu::install(new gpu::FakeGpu(fakes));
+      auto c = Context::create(options(rank, 3, id));
+      ASSERT_TRUE(c.ok()) << c.status().message();
+      Seat seat;
+      ASSERT_TRUE(seat.make(*c).ok());
+      EXPECT_EQ(three_sums(*c, seat), "");
+      EXPECT_EQ(only_ran(c->world(), all ? "resident" : "leader"), "");
+      const int group[] = {0, 1, 2};
+      auto large = c->group(group, "large");
+      ASSERT_TRUE(large.ok());
+      Floats data;
+      constexpr std::size_t kLarge = 100'000;
+      ASSERT_TRUE(data.make(*c, kLarge).ok() && data.fill(1).ok());
+      for (int k = 0; k < 3; ++k)
+        ASSERT_TRUE(all_reduce(*large, data.view(), data.view(), ReduceOp::sum, seat.stream).ok());
+      ASSERT_TRUE(seat.stream.synchronize().ok());
+      EXPECT_EQ(data.expect(27.0f), "");
+      EXPECT_EQ(only_ran(*large, "leader"), "");
+      EXPECT_EQ(words == 0, all) << "streams wait for each other only where kernels cannot";
+      EXPECT_TRUE(c->close().ok());
+    });
+    ranks.join();
+  }
+}
+
 /// A rank may be 64 operations ahead; the sums are right only if the leader waits for the streams of all
 /// ranks to reach its own operation.
 TEST(WordsOfRanks, LeaderWaitsForTheStreamsOfItsOwnOperation) {
