@@ -153,7 +153,7 @@ Status GpuOperations::submit(const Operation& op, const Plan* kept, GpuStream* s
   std::shared_ptr<WorkState> mine;
   if (!work) work = &mine;
   *work = std::make_shared<WorkState>();  // if this throws, no ticket has been taken
-  OURO_TRY(execute(plan, path, take_placed_turn(sequencer_), on, work));
+  OURO_TRY(execute(plan, path, take_placed_turn(sequencer_), on, wait && !stream, work));
   if (!wait) return {};
   (*work)->wait();
   return (*work)->outcome();
@@ -169,7 +169,7 @@ Status GpuOperations::submit(const Operation& op, Stream& host, std::shared_ptr<
   *work = enqueue_placed_turn(sequencer_, host,
                               [this, kept, plan, path, on, made = std::make_shared<WorkState>()](Turn turn) {
                                 std::shared_ptr<WorkState> ended = made;
-                                OURO_TRY(execute(plan, path, std::move(turn), on, &ended));
+                                OURO_TRY(execute(plan, path, std::move(turn), on, false, &ended));
                                 ended->wait();
                                 return ended->outcome();
                               });
@@ -180,16 +180,17 @@ Status GpuOperations::submit(const Operation& op, Stream& host, std::shared_ptr<
 /// group has failed meanwhile.
 struct GpuOperations::IntoStream {
   static constexpr bool kInStream = true;
-  Status move(InFlight& f) { return gpu.executor_->run(*f.plan, path, f.seq, stream, work); }
+  Status move(InFlight& f) { return gpu.executor_->run(*f.plan, path, f.seq, stream, in_call, work); }
   Status damage(InFlight&, Status request) { return request; }
   GpuOperations& gpu;
   GpuPath path;
   const std::shared_ptr<GpuStream>& stream;
+  bool in_call;
   std::shared_ptr<WorkState>* work;
 };
 
 Status GpuOperations::execute(const Plan& plan, GpuPath path, Turn turn, const std::shared_ptr<GpuStream>& on,
-                              std::shared_ptr<WorkState>* work) {
+                              bool in_call, std::shared_ptr<WorkState>* work) {
   if (!turn.await_place()) return detector_.status();
   if ((path == GpuPath::staged || path == GpuPath::hierarchy) && !plan.idle) {
     const std::uint64_t place = turn.take_place();
@@ -198,7 +199,7 @@ Status GpuOperations::execute(const Plan& plan, GpuPath path, Turn turn, const s
     return outcome;
   }
   const bool idle = plan.idle;
-  Status outcome = turn.carry(plan, IntoStream{*this, path, on, work});
+  Status outcome = turn.carry(plan, IntoStream{*this, path, on, in_call, work});
   if (idle || !outcome.ok()) (*work)->complete(outcome);
   return outcome;
 }

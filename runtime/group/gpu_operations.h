@@ -59,7 +59,9 @@ class GpuOperations final : public DeviceObserver {
   struct IntoStream;
   struct BetweenHosts;
   /// Puts an operation into a stream when the place of its turn is reached. `work` ends in any case.
-  Status execute(const Plan&, GpuPath, Turn, const std::shared_ptr<GpuStream>&, std::shared_ptr<WorkState>*);
+  /// `in_call`: see GpuExecutor::run.
+  Status execute(const Plan&, GpuPath, Turn, const std::shared_ptr<GpuStream>&, bool in_call,
+                 std::shared_ptr<WorkState>*);
   /// The paths `staged` and `hierarchy`: the stream, when it reaches the operation, starts the host's part,
   /// which then takes the turn.
   Status execute_on_host(const Plan&, GpuPath, Turn, const std::shared_ptr<GpuStream>&,

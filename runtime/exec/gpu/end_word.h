@@ -9,6 +9,7 @@
 #include "kernels/device/gpu.h"
 #include "kernels/gpu/launch_end.h"
 #include "runtime/core/fork.h"
+#include "runtime/exec/gpu/gpu_words.h"
 #include "runtime/stream/gpu_stream.h"
 
 namespace ouro::rt {
@@ -60,6 +61,11 @@ struct OperationEnd {
   gpu::NumberedWord word = {};    ///< none in a capture, and of a part of an operation
   std::uint32_t* late = nullptr;  ///< EndWord::late_word()
   bool written = false;           ///< by what has been enqueued
+  /// If set, one launch for all ranks does it instead: GpuWords::told() reaches the number.
+  struct Told {
+    std::shared_ptr<GpuWords> words;
+    std::uint32_t number = 0;
+  } told = {};
 
   /// For a batch of a stream: appends the write.
   void append_to(std::vector<gpu::MemOp>* ops) const {

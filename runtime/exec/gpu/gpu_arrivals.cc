@@ -101,7 +101,7 @@ Status GpuArrivals::await_room() {
 }
 
 Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, std::uint64_t stream, bool capturing,
-                             GpuRef in, GpuRef out, bool* last) {
+                             GpuRef in, GpuRef out, bool* last, bool in_call) {
   OURO_TRY(await_room());
   const Operation& op = plan.op;
   GpuArrival& arrival = words_->arrival(team_.rank, ops_);
@@ -109,6 +109,7 @@ Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, std::uint64_t 
              .signature = plan.folded,
              .stream = stream,
              .captured = capturing,
+             .in_call = in_call,
              .in = in,
              .out = out,
              .premul = op.op.scalar};
@@ -117,7 +118,39 @@ Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, std::uint64_t 
     std::copy(op.out_counts.begin(), op.out_counts.end(), arrival.recv_counts);
   }
   *last = words_->arrive(ops_++);
-  return *last ? compare(plan, seq, capturing) : Status();
+  if (!*last) return {};
+  OURO_TRY(compare(plan, seq, capturing));
+  decide();
+  return {};
+}
+
+// A verdict names the operation and, unless each rank is to do its part, the leader.
+static constexpr std::uint64_t kVerdicts = 512;
+static_assert(GpuWords::kMaxRanks < kVerdicts);
+
+/// By the last to arrive. Among processes the leader stays the same: it alone maps the buffers of all, and
+/// the GPU need not switch to the context of another.
+void GpuArrivals::decide() {
+  int waiting = 0;
+  for (int r = 0; r < team_.size; ++r) waiting += words_->arrival(r, ops_ - 1).in_call != 0;
+  if (waiting == 0) return;
+  int leader = -1;
+  if (waiting == team_.size) {
+    leader = team_.abroad ? words_->last_leader() : -1;
+    if (leader < 0) leader = team_.rank;
+    words_->leads(leader);
+  }
+  publish(words_->verdict(), ops_ * kVerdicts + static_cast<std::uint64_t>(leader + 1));
+}
+
+Result<int> GpuArrivals::leader_of_all() {
+  OURO_TRY(team_.waiter.until(words_->verdict(), ops_ * kVerdicts));
+  const auto leader = static_cast<int>(load(words_->verdict()) % kVerdicts) - 1;
+  if (leader >= team_.size)
+    return Status(Failure{.reason = Reason::ring_corrupt,
+                          .text = fmt::format("rank {} is to lead, of {} ranks", leader, team_.size),
+                          .detector = kDetector});
+  return leader;
 }
 
 Status GpuArrivals::compare(const Plan& plan, std::uint64_t seq, bool capturing) const {

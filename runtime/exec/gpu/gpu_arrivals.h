@@ -35,8 +35,13 @@ class GpuArrivals {
   /// and their records are of the same operation. Waits for a rank that is 64 operations behind.
   /// `stream`: its identity(). Errors: mismatch; invalid, if two ranks are on one stream, where the first
   /// would wait for the second.
+  /// `in_call`: the call waits, its buffers are ready, and its stream has nothing to do. leader_of_all() then
+  /// follows.
   Status announce(const Plan&, std::uint64_t seq, std::uint64_t stream, bool capturing, GpuRef in, GpuRef out,
-                  bool* last);
+                  bool* last, bool in_call = false);
+  /// The rank that serves the operation that was announced last by one launch for all, if the calls of all
+  /// ranks wait; -1: each carries out its own part. Waits for all ranks. Errors: those of the wait.
+  Result<int> leader_of_all();
   /// A copy of rank r's record of the operation that was announced last: a peer could change it under us.
   GpuArrival record(int r) const { return words_->arrival(r, ops_ - 1); }
   /// Of the next operation on the leader's path that is not captured; all ranks count the same.
@@ -64,6 +69,7 @@ class GpuArrivals {
  private:
   Status compare(const Plan&, std::uint64_t seq, bool capturing) const;
   Status compare_streams() const;
+  void decide();
   std::shared_ptr<GpuWords> opened();  ///< for other threads than the one that announces
   /// What sets words in device memory: two streams, each of which is used only while nothing is in it. The
   /// second is for the case that the first lies behind a stream that waits, in a hardware queue that

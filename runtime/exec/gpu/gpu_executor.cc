@@ -65,7 +65,8 @@ std::optional<Failure> GpuExecutor::kernels_fault() {
 }
 
 Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
-                        const std::shared_ptr<GpuStream>& stream, std::shared_ptr<WorkState>* work) {
+                        const std::shared_ptr<GpuStream>& stream, bool in_call,
+                        std::shared_ptr<WorkState>* work) {
   const auto capture = gpu::gpu().capturing(stream->get());
   if (!capture.ok()) return capture.status();
   const bool capturing = *capture != 0;
@@ -74,14 +75,19 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
   free_if_idle();
   OURO_ASSIGN(auto ahead, pending_.prepare(&plan, seq, stream, capturing));
   OURO_TRY(pending_.order(*stream, capturing));
+  in_call = in_call && !capturing && chooser_.topology().one && pending_.clear();
   const auto on_path = [&]() -> Status {
+    bool led = false;
+    const bool offered = in_call && path == GpuPath::resident && !chooser_.forced();
+    if (offered) OURO_TRY(leader_.offer_call(plan, seq, *stream, &ahead.end, &led));
+    if (led) return {};
     switch (path) {
       case GpuPath::alone:
         return leader_.run_alone(plan, *stream);
       case GpuPath::leader:
-        return leader_.run(plan, seq, *stream, capturing, &ahead.end);
+        return leader_.run(plan, seq, *stream, capturing, in_call, &ahead.end);
       case GpuPath::resident:
-        return resident_.run(plan, seq, *stream, capturing, &ahead.end);
+        return resident_.run(plan, seq, *stream, capturing, offered, &ahead.end);
       case GpuPath::copies:
       case GpuPath::stream:
       case GpuPath::hierarchy:

@@ -33,8 +33,9 @@ class GpuExecutor {
   }
   /// Enqueues; operations of a group run in the order of these calls, on whichever streams. `work` ends with
   /// it. A group's operations are enqueued by one thread at a time. Not for those that
-  /// run_with_host_part() takes.
-  Status run(const Plan&, GpuPath, std::uint64_t seq, const std::shared_ptr<GpuStream>&,
+  /// run_with_host_part() takes. `in_call`: the caller waits for the operation, in a stream of the group's
+  /// own.
+  Status run(const Plan&, GpuPath, std::uint64_t seq, const std::shared_ptr<GpuStream>&, bool in_call,
              std::shared_ptr<WorkState>* work);
   /// The paths `staged` and `hierarchy`, whose part on the host takes the group's turn when the stream has
   /// reached it: the operation itself, or that on shares, by the ranks of equal index on all hosts.

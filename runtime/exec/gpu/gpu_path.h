@@ -34,10 +34,10 @@ struct GpuTopology {
   bool words = false;      ///< and do so in device memory: each rank's can, and each reaches the others'
   bool concurrent = true;  ///< kernels of all ranks run at the same time: those on one GPU are of one
                            ///< process, or share its context (MPS)
-  bool apart = true;      ///< each rank has a GPU of its own
-  bool queues = true;     ///< ranks that are threads on one GPU do not crowd its hardware queues
-  bool multicast = true;  ///< each has multicast objects
-  int channels = 0;       ///< blocks of a rank that fit at the same time
+  bool apart = true;       ///< each rank has a GPU of its own
+  bool queues = true;      ///< ranks that are threads on one GPU do not crowd its hardware queues
+  bool multicast = true;   ///< each has multicast objects
+  int channels = 0;        ///< blocks of a rank that fit at the same time
   int mates =
       0;  ///< ranks of each of several hosts, whose GPUs do the part within it; 0: there is no such part
 };
@@ -65,6 +65,7 @@ class GpuPathChooser {
   /// cannot serve this call: the text says why, and which paths can.
   Result<GpuPath> choose(const Operation&, const Choice&, std::string* why = nullptr) const;
   const GpuTopology& topology() const { return topology_; }
+  bool forced() const { return forced_.has_value(); }
 
  private:
   /// Why a path cannot serve a call; nullptr if it can.

@@ -27,7 +27,11 @@ class GpuPending::Mark final : public rt::Mark {
     std::lock_guard lock(mutex_);
     return outcome_;
   }
+  /// It ends with the launch of another rank, and nothing of it is in this rank's streams. Before others see
+  /// it.
+  void ends_as_told(const OperationEnd::Told& told) { told_ = told; }
   Status hold_up(const gpu::Stream& s) override {
+    if (told_.words) return invalid("an operation that is in no stream");
     OURO_ASSIGN(const std::uint64_t capture, gpu::gpu().capturing(s));
     if (capture != 0) return invalid("a stream that is being captured waits for an operation outside");
     const gpu::MemOp wait{gpu::MemOp::Kind::wait_at_least, number_, end_->address()};
@@ -44,7 +48,9 @@ class GpuPending::Mark final : public rt::Mark {
  private:
   bool passed_locked() {
     if (passed_) return true;
-    if (!end_->reached(number_)) {
+    if (told_.words) {
+      if (!explained_ && !told_.words->told(told_.number)) return false;
+    } else if (!end_->reached(number_)) {
       const Status lost = ask_device();
       if (lost.ok()) return false;
       stream_->heed(lost);
@@ -73,6 +79,7 @@ class GpuPending::Mark final : public rt::Mark {
   std::shared_ptr<EndWord> end_;
   const std::uint32_t number_;
   Clock::time_point ask_at_ = Clock::now() + kBetween;
+  OperationEnd::Told told_;
   std::shared_ptr<GpuWords> words_;
   std::shared_ptr<ResidentArena> arena_;
   OperationOnDevice on_device_;
@@ -87,7 +94,7 @@ GpuPending::~GpuPending() {
 }
 
 Status GpuPending::order(GpuStream& stream, bool capturing) const {
-  if (!last_mark_ || last_stream_->is(stream)) return {};
+  if (!last_mark_ || last_stream_->is(stream) || clear()) return {};
   if (capturing) return {};  // what a graph depends on is said where it is launched
   return last_mark_->mark()->hold_up(stream.get());
 }
@@ -120,7 +127,9 @@ Status GpuPending::mark(Ahead a, std::shared_ptr<WorkState>* work) {
     return {};
   }
   const std::shared_ptr<Mark> mark = a.entry.front().mark;
-  if (!a.end.written) {
+  if (a.end.told.words) {
+    mark->ends_as_told(a.end.told);
+  } else if (!a.end.written) {
     const gpu::MemOp write{gpu::MemOp::Kind::write, a.end.word.number, a.end.word.word};
     OURO_TRY(gpu::gpu().enqueue({&write, 1}, a.stream->get()));
   }

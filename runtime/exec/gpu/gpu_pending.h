@@ -36,6 +36,8 @@ class GpuPending {
   // Called by the thread that enqueues operations.
   /// What follows on the stream starts after the last operation, also where that is on another stream.
   Status order(GpuStream&, bool capturing) const;
+  /// Whether the last operation has ended.
+  bool clear() const { return !last_mark_ || last_mark_->mark()->passed(); }
   /// What marks the end of an operation. It is made before anything is enqueued: what is in a stream has a
   /// mark, whatever runs out.
   class Ahead;

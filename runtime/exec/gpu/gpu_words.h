@@ -23,6 +23,7 @@ struct GpuArrival {
   std::uint64_t seq, signature;
   std::uint64_t stream;    // GpuStream::identity()
   std::uint32_t captured;  // whether its stream is recording a graph
+  std::uint32_t in_call;   // whether its call waits, and one launch may serve all ranks
   GpuRef in, out;
   Scalar premul;
   std::uint64_t send_counts[kPairs], recv_counts[kPairs];  // uneven all_to_all
@@ -71,6 +72,24 @@ class GpuWords {
   /// Operations whose arrival records have been read for the last time.
   Counter& led() const { return head_->led; }
 
+  /// By the last to arrive, for ranks whose calls wait: whether one rank launches for all, and which.
+  Counter& verdict() const { return head_->verdict; }
+  /// The rank that did so last; -1: none has, or a peer has damaged it.
+  int last_leader() const {
+    const std::uint32_t leader = std::atomic_ref(head_->leader_plus_1).load(std::memory_order_relaxed);
+    return leader <= static_cast<std::uint32_t>(n_) ? static_cast<int>(leader) - 1 : -1;
+  }
+  void leads(int rank) const {
+    std::atomic_ref(head_->leader_plus_1)
+        .store(static_cast<std::uint32_t>(rank) + 1, std::memory_order_relaxed);
+  }
+  /// The number, counted cyclically, of the last operation that one launch has done for all: pinned, for
+  /// processors.
+  GpuWord told() const { return {words_ + 1, static_cast<std::uint32_t*>(device_words_) + 1}; }
+  bool told(std::uint32_t number) const {
+    const auto now = std::atomic_ref(words_[1]).load(std::memory_order_acquire);
+    return static_cast<std::int32_t>(now - number) >= 0;
+  }
   /// The number of the last operation that is done on the leader's path.
   GpuWord finished() const { return word(0, 0); }
   /// The number of the last operation that a rank's stream has reached.
@@ -104,7 +123,8 @@ class GpuWords {
   static_assert(kLinkWords <= kTaken && kTaken + kLinkWords <= kLine);
   struct Head {
     std::uint32_t poisoned;
-    Counter led;
+    std::uint32_t leader_plus_1;
+    Counter led, verdict;
     std::uint64_t arrived[kArrivals];
   };
   GpuWords() = default;
@@ -114,7 +134,8 @@ class GpuWords {
         blocks_.empty() ? static_cast<std::byte*>(device_words_) : blocks_[static_cast<std::size_t>(owner)];
     return {words_ + i, base + static_cast<std::size_t>(i) * sizeof(std::uint32_t)};
   }
-  /// The first line is for finished(); each rank has one, and one for its links from and to each rank.
+  /// The first line is for finished() and told(); each rank has one, and one for its links from and to each
+  /// rank.
   int line(int owner) const { return (1 + owner * (1 + n_)) * kLine; }
   int line(int owner, int other) const { return line(owner) + (1 + other) * kLine; }
   static std::size_t count(int n) { return static_cast<std::size_t>(1 + n + n * n) * kLine; }

@@ -218,8 +218,8 @@ Status HierarchyPath::within(const Plan& whole, std::uint64_t tag, const Operati
   OURO_ASSIGN(const GpuPath path, chooser_.choose(op, plan.choice));
   ++number_;
   OperationEnd none;  // of a part
-  if (path == GpuPath::leader) return leader_.run(plan, number_, stream, false, &none);
-  if (path == GpuPath::resident) return resident_.run(plan, number_, stream, false, &none);
+  if (path == GpuPath::leader) return leader_.run(plan, number_, stream, false, false, &none);
+  if (path == GpuPath::resident) return resident_.run(plan, number_, stream, false, false, &none);
   return unsupported(fmt::format("a piece of {} elements takes the path {}", op.out.count, name(path)));
 }
 

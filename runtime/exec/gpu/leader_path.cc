@@ -79,7 +79,50 @@ Status LeaderPath::make_ready(const void* in, const void* out, std::size_t bytes
   return refer(out, out ? bytes : 0, false, &out_, &found, &stands_in);
 }
 
-Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing,
+Status LeaderPath::offer_call(const Plan& plan, std::uint64_t seq, GpuStream& stream, OperationEnd* end,
+                              bool* led) {
+  Buffers b;
+  OURO_TRY(refer(plan, false, &b));
+  OURO_TRY(arrivals_.open_words());
+  const bool in_call = !b.in_stands && !b.out_stands;
+  bool last = false;
+  OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), false, b.in, b.out, &last, in_call));
+  if (in_call) {
+    OURO_ASSIGN(const int leader, arrivals_.leader_of_all());
+    *led = leader >= 0;
+    if (*led) return lead_in_call(plan, leader, stream, end);
+  }
+  if (last) arrivals_.release_records();
+  return {};
+}
+
+/// One launch, by `leader`, in whose stream nothing precedes it. The others have nothing in theirs.
+Status LeaderPath::lead_in_call(const Plan& plan, int leader, GpuStream& stream, OperationEnd* end) {
+  const auto number = static_cast<std::uint32_t>(arrivals_.next_operation());
+  const OperationEnd::Told by_leader{arrivals_.words(), number};
+  if (leader != team_.rank) {
+    end->told = by_leader;
+    return {};
+  }
+  gpu::FusedArgs args;
+  OURO_TRY(fill(plan, false, &args));
+  arrivals_.release_records();
+  const GpuWord told = arrivals_.words()->told();
+  const gpu::Launch l = gpu::fused(args, team_.multiprocessors());
+  if (!l.kernel) {
+    std::atomic_ref(*told.host).store(number, std::memory_order_release);
+    end->told = by_leader;
+    return {};
+  }
+  args.end = {.blocks = arrivals_.block_count(),
+              .finished = {static_cast<std::uint32_t*>(told.device), number},
+              .ended = end->word};
+  OURO_TRY(gpu::gpu().launch(*l.kernel, l.shape, &args, stream.get()));
+  end->enqueued();
+  return {};
+}
+
+Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing, bool in_call,
                        OperationEnd* end) {
   const Operation& op = plan.op;
   Buffers b;
@@ -87,8 +130,13 @@ Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   OURO_TRY(arrivals_.open_words());
   if (b.in_stands)
     OURO_TRY(copy(reinterpret_cast<void*>(b.in.address), op.in.data, op.read_bytes(team_.rank), stream));
+  in_call = in_call && !b.in_stands && !b.out_stands;
   bool last = false;
-  OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, b.in, b.out, &last));
+  OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, b.in, b.out, &last, in_call));
+  if (in_call) {
+    OURO_ASSIGN(const int leader, arrivals_.leader_of_all());
+    if (leader >= 0) return lead_in_call(plan, leader, stream, end);
+  }
   const LeaderWords words(*arrivals_.words(), team_.size, capturing, capturing ? 0 : arrivals_.next_number());
   OperationEnd copied;  // the operation ends with a copy of its output
   OperationEnd* const ends = b.out_stands ? &copied : end;

@@ -27,7 +27,11 @@ class LeaderPath {
   LeaderPath(const LeaderPath&) = delete;
   LeaderPath& operator=(const LeaderPath&) = delete;
 
-  Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing, OperationEnd* end);
+  /// `in_call`: the call waits, and nothing precedes it. If the calls of all ranks do, one launch serves all.
+  Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing, bool in_call, OperationEnd* end);
+  /// Announces the operation of another path in a call that waits. *led: one launch has served all ranks;
+  /// otherwise the path goes on from its announcement.
+  Status offer_call(const Plan&, std::uint64_t seq, GpuStream&, OperationEnd* end, bool* led);
   /// Makes what operations may need whose buffers are parts of these, of at most `bytes`; nullptr: of none.
   /// So they make nothing between waits of the caller's.
   Status make_ready(const void* in, const void* out, std::size_t bytes);
@@ -52,6 +56,7 @@ class LeaderPath {
   bool meets(bool capturing) const { return topology_.concurrent && !capturing; }
   gpu::MeetArgs meeting(const OperationEnd&) const;
   Status lead(const Plan&, const LeaderWords&, GpuStream&, bool capturing, OperationEnd* end);
+  Status lead_in_call(const Plan&, int leader, GpuStream&, OperationEnd* end);
   Status lead_by_kernels(gpu::FusedArgs*, const LeaderWords&, GpuStream&, OperationEnd* end);
   Status follow(const LeaderWords&, GpuStream&, bool capturing, OperationEnd* end);
   Status copy(void* to, const void* from, std::size_t bytes, GpuStream&);

@@ -220,7 +220,7 @@ void ResidentPath::lay_out_blocks(const Operation& op, gpu::ResidentArgs* a) {
 }
 
 Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, bool capturing,
-                         OperationEnd* end) {
+                         bool announced, OperationEnd* end) {
   OURO_TRY(open());
   const Operation& op = plan.op;
   gpu::ResidentArgs a;
@@ -256,9 +256,11 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   std::copy(arena_->arena.begin(), arena_->arena.end(), a.arena);
   const auto l = gpu::resident(a);
   if (!l.ok()) return l.status();
-  bool last = false;
-  OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
-  if (last) arrivals_.release_records();
+  if (!announced) {
+    bool last = false;
+    OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
+    if (last) arrivals_.release_records();
+  }
   OURO_TRY(gpu::gpu().launch(*l->kernel, l->shape, &a, stream.get()));
   end->enqueued();
   if (a.by_pointer && !capturing) listing_.publish_mapped(seq);

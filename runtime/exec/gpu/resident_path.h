@@ -60,7 +60,8 @@ class ResidentPath {
   ResidentPath(const ResidentPath&) = delete;
   ResidentPath& operator=(const ResidentPath&) = delete;
 
-  Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing, OperationEnd* end);
+  /// `announced`: the operation is, by LeaderPath::offer_call.
+  Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing, bool announced, OperationEnd* end);
   /// Makes what operations may need.
   Status make_ready();
   /// Null before the first operation.

@@ -84,14 +84,21 @@ TEST_P(GpuCost, LeaderWithAWait) {
   EXPECT_EQ(counted.total.queries(), 0) << "who waits reads a word";
 }
 
-/// A call without a stream runs on one of the library's.
-TEST_P(GpuCost, LeaderWithoutAStream) {
+/// Calls that wait: one launch for all ranks, whichever arrives last, of any size.
+TEST_P(GpuCost, CallsThatWait) {
   OURO_NEEDS_FAKES();
-  const Counted counted = count_calls({.path = "leader", .ranks = n}, blocking_sum);
-  EXPECT_EQ(counted.pieces(), n + 1);
+  for (const std::size_t count : {std::size_t{2}, std::size_t{32} << 10})
+    for (const char* path : {"leader", "auto"}) {
+      const CountedCase test{
+          .path = path, .ranks = n, .count = count, .calls = 3, .checked = false, .one_gpu = true};
+      const Counted counted = count_calls(test, blocking_sum);
+      EXPECT_EQ(counted.pieces(), 3) << path << ", " << count;
+      for (const CallCounts& c : counted.ranks) EXPECT_EQ(c.queries(), 0) << path << ", " << count;
+    }
 }
 
-/// The driver's other calls: contexts pushed and popped around each call, the capture query.
+/// The driver's other calls: contexts pushed and popped around each call, the capture query. At most 6 where
+/// the device's context is current in the thread.
 TEST_P(GpuCost, LeaderDriverCalls) {
   OURO_NEEDS_FAKES();
   const Counted counted = count_calls({.path = "leader", .ranks = n}, sum);
@@ -102,6 +109,7 @@ TEST_P(GpuCost, LeaderDriverCalls) {
   leader.driver -= leader.of(GpuCall::properties);  // asked once by each rank that leads for the first time
   leader.contexts -= leader.of(GpuCall::properties);
   EXPECT_EQ(leader.other_driver_calls(), capturing + around(2));
+  EXPECT_LE(leader.driver - leader.pieces(), 6);
 }
 
 // ---- resident kernels: a launch of each rank, and no more with a wait.

@@ -80,7 +80,7 @@ Counted count_calls(const CountedCase& test, const CountedCall& each) {
   Watchdog watchdog;
   Counted counted{.ranks = std::vector<gpu::CallCounts>(static_cast<std::size_t>(test.ranks))};
   InitOptions options;
-  if (std::string_view(test.path) == "leader") options.gpu = 0;
+  if (test.one_gpu || std::string_view(test.path) == "leader") options.gpu = 0;
   auto contexts = thread_contexts(test.ranks, options);
   std::barrier all(test.ranks);
   on_threads(test.ranks, [&](int r) {

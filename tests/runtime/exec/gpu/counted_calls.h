@@ -35,6 +35,7 @@ struct CountedCase {
   int calls = 1;          ///< in a row
   bool wait = false;      ///< for the stream, after each call
   bool checked = true;    ///< whether the path must have run, and no other
+  bool one_gpu = false;   ///< for all ranks, as always on the leader's path
   From from = From::ouro;
   /// If set, ranks do not wait for their streams until it holds for the calls of all threads, and 0.2 s more.
   std::function<bool(const gpu::CallCounts&)> until = {};
