@@ -27,16 +27,14 @@ OURO_HD bool count_in(std::uint32_t* word, int blocks) {
   const auto last = static_cast<std::uint32_t>(blocks - 1);
 #if defined(__CUDA_ARCH__)
   std::uint32_t before;
-  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(word), "r"(last)
-               : "memory");
-  return before == last;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(word) : "memory");
+  if (before != last) return false;
+  *word = 0;  // no other block touches it any more
 #else
   if (std::atomic_ref(*word).fetch_add(1, std::memory_order_acq_rel) != last) return false;
   std::atomic_ref(*word).store(0, std::memory_order_relaxed);
-  return true;
 #endif
+  return true;
 }
 
 OURO_HD void write_number(const NumberedWord& w) {

@@ -32,7 +32,7 @@ std::string part_of(const ouro::gpu::Kernel& kernel) {
   const std::string name = kernel.name;
   if (name.starts_with("resident_")) return "::" + name + "(";
   if (name == "fused_move" || name == "hop_move" || name == "fused_generic" || name == "hop_generic" ||
-      name == "gather_runs")
+      name == "gather_runs" || name == "meet")
     return "::" + name + "_kernel(";
   std::string part;
 #define OURO_X(t, op)                                                                                \
