@@ -46,6 +46,8 @@ class GpuArrivals {
   GpuArrival record(int r) const { return words_->arrival(r, ops_ - 1); }
   /// Of the next operation on the leader's path that is not captured; all ranks count the same.
   std::uint32_t next_number() { return numbers_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  /// Whether the records of the operation that was announced last are complete, and have been read.
+  bool led() const { return words_ && load(words_->led()) >= ops_ && ops_ > 0; }
   /// Called by the last to arrive: the records of this operation are not read any more.
   void release_records() { publish(words_->led(), ops_); }
   /// Once an operation has been announced.

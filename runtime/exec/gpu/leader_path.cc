@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace ouro::rt {
 
@@ -71,6 +72,20 @@ Status LeaderPath::refer(const Plan& plan, bool capturing, Buffers* b) {
   return {};
 }
 
+void LeaderPath::map_early(const Plan& plan) {
+  const std::uint64_t before = std::exchange(last_plan_, plan.id);
+  if (!team_.abroad || plan.id == 0 || plan.id != before || plan.id == early_plan_ || !arrivals_.led())
+    return;
+  early_plan_ = plan.id;
+  for (int r = 0; r < team_.size; ++r) {
+    if (r == team_.rank) continue;
+    const GpuArrival named = arrivals_.record(r);
+    // What cannot be mapped is tried again, and reported, by a rank that needs it.
+    for (const GpuRef& ref : {named.in, named.out})
+      if (ref.id != 0) (void)team_.context.device_memory().resolve_ref(team_.world_rank(r), ref, 1).ok();
+  }
+}
+
 Status LeaderPath::make_ready(const void* in, const void* out, std::size_t bytes) {
   OURO_TRY(arrivals_.open_words());
   GpuRef found;
@@ -128,6 +143,7 @@ Status LeaderPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream, b
   Buffers b;
   OURO_TRY(refer(plan, capturing, &b));  // what is refused here needs no words
   OURO_TRY(arrivals_.open_words());
+  map_early(plan);
   if (b.in_stands)
     OURO_TRY(copy(reinterpret_cast<void*>(b.in.address), op.in.data, op.read_bytes(team_.rank), stream));
   in_call = in_call && !b.in_stands && !b.out_stands;

@@ -50,6 +50,9 @@ class LeaderPath {
     bool in_stands = false, out_stands = false;  ///< a stand-in is copied to before, and from after
   };
   Status refer(const Plan&, bool capturing, Buffers*);
+  /// Maps what other processes named in the operation before, if its calls were alike: a rank that leads for
+  /// the first time need not map it then, while all others wait.
+  void map_early(const Plan&);
   Status refer(const void* p, std::size_t bytes, bool capturing, StandIn*, GpuRef*, bool* stands_in);
   /// Whether streams meet by kernels. In a capture they do not: a kernel's number would be the same in each
   /// replay.
@@ -72,6 +75,7 @@ class LeaderPath {
   /// Until the group ends: who leads an earlier operation, later than this rank called it, maps them then.
   std::vector<StandIn> outgrown_;
   std::vector<gpu::MemOp> before_, after_;  // of the call at hand; no memory is taken once it is announced
+  std::uint64_t last_plan_ = 0, early_plan_ = 0;  // of the operation before; whose buffers are mapped early
   std::uint64_t checked_plan_ = 0;          // its buffers are memory of this device; threads need no more
 };
 

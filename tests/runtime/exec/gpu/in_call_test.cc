@@ -153,6 +153,45 @@ TEST_P(GpuInCall, FailedLaunchFailsItForAllRanks) {
   EXPECT_EQ(run(mode, 3, body, on_one_gpu()), "");
 }
 
+/// In calls that do not wait the last to arrive leads, which may be any rank. Each has mapped the others'
+/// buffers by the third call, before it leads for the first time.
+TEST(GpuEarlyMapping, RanksMapBuffersBeforeTheyLead) {
+  OURO_NEEDS_FAKES();
+  OURO_NEEDS_PROCESSES();
+  Watchdog watchdog;
+  constexpr int kRanks = 4;
+  const ForcedPath forced("leader");
+  const UniqueId id = new_id();
+  Processes ranks(kRanks, [&](int rank, Board& board) {
+    static gpu::FakeGpu devices({.multiprocessors = 16});
+    static gpu::CountingGpu counting(devices);
+    gpu::install(&counting);
+    InitOptions o = options(rank, kRanks, id);
+    o.gpu = 0;
+    auto c = Context::create(o);
+    ASSERT_TRUE(c.ok()) << c.status().message();
+    Floats data;
+    ASSERT_TRUE(data.make(*c, 1000).ok() && data.fill(0).ok());
+    auto stream = Stream::create(c->device());
+    ASSERT_TRUE(stream.ok());
+    const auto sum_as_last = [&](int last) {
+      ASSERT_TRUE(barrier(c->world()).ok());
+      if (rank == last) std::this_thread::sleep_for(10ms);
+      ASSERT_TRUE(all_reduce(c->world(), data.view(), data.view(), ReduceOp::sum, *stream).ok());
+      ASSERT_TRUE(stream->synchronize().ok());
+    };
+    for (int k = 0; k < 3; ++k) sum_as_last(0);
+    const auto before = counting.total();
+    for (int k = 0; k < 2 * kRanks; ++k) sum_as_last(k % kRanks);
+    const auto spent = counting.total() - before;
+    EXPECT_EQ(spent.of(gpu::GpuCall::map), 0u);
+    board.completed[rank] = spent.of(gpu::GpuCall::launch);
+    EXPECT_TRUE(c->close().ok());
+  });
+  ranks.join();
+  for (int r = 0; r < kRanks; ++r) EXPECT_GE(ranks.board().completed[r], 1u) << "rank " << r << " never led";
+}
+
 /// Among processes one rank goes on launching for all: the others' contexts have nothing on the GPU.
 TEST(GpuInCallOfProcesses, OneProcessLeads) {
   OURO_NEEDS_FAKES();

@@ -81,6 +81,14 @@ void PricedGpu::saw_end(gpu::Stream s) {
   arrive(stage);
 }
 
+void PricedGpu::saw_all_end(int device) {
+  const std::lock_guard lock(mutex_);
+  double& clock = clocks_[std::this_thread::get_id()];
+  for (const auto& [stream, stage] : last_)
+    if (stream.first == device && stage >= 0) clock = std::max(clock, end_locked(stage));
+  clock += prices_.query;
+}
+
 void PricedGpu::pass(double us) {
   const std::lock_guard lock(mutex_);
   clocks_[std::this_thread::get_id()] += us;
@@ -205,9 +213,10 @@ Status PricedGpu::launch(const gpu::Kernel& kernel, gpu::Shape shape, const void
       Stage& stage = piece_locked(s);
       stage.takes = prices_.hop;
       if (name.starts_with("fused_")) {
-        const gpu::LaunchEnd& end = static_cast<const gpu::FusedArgs*>(args)->end;
-        write_locked(end.finished, last_[key(s)]);
-        write_locked(end.ended, last_[key(s)]);
+        const auto& a = *static_cast<const gpu::FusedArgs*>(args);
+        stage.takes += prices_.byte * 2 * a.ranks * static_cast<double>(a.count * size_of(a.dtype));
+        write_locked(a.end.finished, last_[key(s)]);
+        write_locked(a.end.ended, last_[key(s)]);
       } else if (name.starts_with("resident_")) {
         const std::size_t k = spinning_[key(s)]++;
         if (meetings_.size() <= k) meetings_.resize(k + 1);

@@ -1,5 +1,6 @@
 // PricedGpu: virtual time over emulated devices. Each call of the driver has a price, and what streams wait
-// for orders their work; kernels and copies themselves take no time. Used by the tests of costs.
+// for orders their work; kernels and copies take no time, unless bytes have a price. Used by the tests of
+// costs.
 #pragma once
 #include <map>
 #include <mutex>
@@ -15,9 +16,9 @@ namespace ouro::test {
 /// In microseconds. `piece`: handing work to a stream, under the lock of its device. `query`: one query, or
 /// one look at a pinned word, that finds that something has ended; waiting for it costs no queries. `map`:
 /// mapping memory of another process. `hop`: one stage of a stream that waits, or that runs a kernel, before
-/// its next one begins.
+/// its next one begins. `byte`: one that the fused kernel of an all-reduce reads or writes.
 struct GpuPrices {
-  double piece = 0, query = 0, map = 0, hop = 0;
+  double piece = 0, query = 0, map = 0, hop = 0, byte = 0;
 };
 
 /// Each thread has a clock. A piece of work begins when the thread is there and the device's lock is free,
@@ -33,6 +34,8 @@ class PricedGpu final : public gpu::CountingGpu {
   double now();
   /// The calling thread has seen a word which says that the last work of the stream has ended.
   void saw_end(gpu::Stream);
+  /// The same of all streams of its device.
+  void saw_all_end(int device);
 
   Result<gpu::Region> import_fd(int device, const Fd&, std::size_t bytes) override;
   Result<void*> ipc_open(int device, const gpu::IpcHandle&) override;
