@@ -35,7 +35,10 @@ class PeerImports::OpenCount {
 PeerImports::PeerImports(JobMembers& members, int device)
     : members_(members), device_(device), open_count_(std::make_shared<OpenCount>(members.self().control)) {
   for (int r = 0; r < members.size(); ++r)
-    from_ranks_.push_back(std::make_unique<FromRank>([this] { return OpenCount::count_one(open_count_); }));
+    from_ranks_.push_back(std::make_unique<FromRank>([this] {
+      mappings_.fetch_add(1, std::memory_order_relaxed);
+      return OpenCount::count_one(open_count_);
+    }));
 }
 
 /// Requires mutex_.
@@ -78,6 +81,7 @@ Result<GpuImports::Mapped> PeerImports::map_block(int r, std::uint64_t key, std:
   if (!block) {
     std::erase_if(blocks, [](const auto& b) { return b.second.expired(); });
     OURO_ASSIGN(const ExportHandles handles, request(0));
+    mappings_.fetch_add(1, std::memory_order_relaxed);
     OURO_ASSIGN(block, GpuImport::map(device_, handles, request, nullptr));
     blocks[key] = block;
   }

@@ -39,6 +39,9 @@ class PeerImports {
   /// Releases the imports from rank r that can be released now, and returns whether this process still maps
   /// its export `id`. Called on the watch thread.
   bool still_maps(int r, std::uint64_t id);
+  /// The number of mappings that this rank has made so far, those that failed and that have ended included.
+  /// Thread-safe, for instruments: a mapping takes far longer than an operation.
+  std::uint64_t mappings() const { return mappings_.load(std::memory_order_relaxed); }
   /// Maps nothing from now on and releases all imports, except those that an owner keeps for a graph.
   void close();
 
@@ -59,6 +62,7 @@ class PeerImports {
   JobMembers& members_;
   const int device_;
   const std::shared_ptr<OpenCount> open_count_;
+  std::atomic<std::uint64_t> mappings_{0};
   std::mutex mutex_;
   bool closed_ = false;  // under mutex_
   std::vector<std::unique_ptr<FromRank>> from_ranks_;

@@ -113,6 +113,7 @@ class CommandLine {
     OURO_TRY(choose_root());
     OURO_TRY(choose_output());
     if (o_.device && !aggregation_ && o_.blocking == Blocking::back_to_back) o_.blocking = Blocking::stream;
+    if (o_.device && !aggregation_ && distribution_flag_->count() == 0) o_.distribution = true;
     o_.args.assign(argv, argv + argc);
     OURO_TRY(validate(o_));
     return std::move(o_);
@@ -164,6 +165,10 @@ class CommandLine {
         ->check(CLI::Range(0, 3));
     zero_or_one("-I,--iteration_stats", o_.iteration_stats,
                 "1: i_min i_max i_p99 i_cv% of the iterations (0)");
+    distribution_flag_ =
+        zero_or_one("--distribution", o_.distribution,
+                    "1: warm up until times settle; min, median, p95 of the calls; mark uneven rows (1 with "
+                    "--device cuda, else 0)");
     app_.add_option("-K,--skip_samples", o_.skip_samples, "First iterations that -I leaves out (0)")
         ->check(CLI::Range(0, 1 << 30));
   }
@@ -349,7 +354,7 @@ class CommandLine {
   int blocking_ = 0, average_ = 1, reg_ = 0;
   bool csv_ = false, osu_ = false, json_ = false;
   std::size_t factor_ = 1;
-  const CLI::Option *op_flag_ = nullptr, *root_flag_ = nullptr;
+  const CLI::Option *op_flag_ = nullptr, *root_flag_ = nullptr, *distribution_flag_ = nullptr;
   std::optional<Kind> kind_;
   bool aggregation_ = false;
 };

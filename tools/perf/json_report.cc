@@ -31,6 +31,14 @@ Json half_json(const Half& h) {
                   {"i_max", h.samples->max},
                   {"i_p99", h.samples->p99},
                   {"i_cv_percent", h.samples->cv}});
+  if (const auto& d = h.distribution)
+    j.update(Json{{"min", d->min},
+                  {"median", d->median},
+                  {"p95", d->p95},
+                  {"halves", d->halves},
+                  {"maps", d->maps},
+                  {"warmup", d->warmup},
+                  {"marked", text(d->marked())}});
   return j;
 }
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "runtime/context/context.h"
 #include "runtime/group/group.h"
 #include "tools/perf/check.h"
 #include "tools/perf/report.h"
@@ -28,7 +29,7 @@ gpu::Stream gpu_stream(const Stream& s) { return {s.device().index, s.cuda_handl
 }  // namespace
 
 Result<Bench> Bench::make(const Options& o, Context& context, Group& world, Group& group) {
-  Bench b(o, world, group);
+  Bench b(o, context, world, group);
   if (o.device) b.device_ = context.device();
   if (o.device && b.device_.kind == Device::Kind::host)
     return unsupported(fmt::format("--device cuda: rank {} has no GPU", world.rank()));
@@ -49,8 +50,8 @@ Result<Bench> Bench::make(const Options& o, Context& context, Group& world, Grou
     if (!stream) return stream.status();
     b.stream_ = std::move(*stream);
   }
-  if (o.events) {
-    auto clock = EventClock::make(gpu_stream(b.stream_), o.iteration_stats ? o.iters + 1 : 2);
+  if (marks_samples(o)) {
+    auto clock = EventClock::make(gpu_stream(b.stream_), samples_of(o) + 1);
     if (!clock) return clock.status();
     b.clock_ = std::move(*clock);
   }
@@ -135,57 +136,83 @@ Result<double> Bench::timed(const std::function<Status()>& f) {
   if (clock_) OURO_TRY(clock_->mark(0));
   OURO_TRY(f());
   const double called = seconds_since(begin);
-  const int last = options_->iteration_stats ? options_->iters : 1;
-  if (clock_ && !options_->iteration_stats) OURO_TRY(clock_->mark(last));
   OURO_TRY(drain());
   const double total = seconds_since(begin);
   OURO_TRY(group_->status());
-  if (clock_) return clock_->seconds(0, last);
+  if (options_->events) return clock_->seconds(0, samples_of(*options_));
   return options_->cpu_time ? called : total;
 }
 
-Result<double> Bench::time_block(const Call& c, std::vector<double>& samples) {
+Result<int> Bench::warm_up(const Call& c) {
+  const Options& o = *options_;
+  // Everything that is made on first use must exist before a capture.
+  const int least = std::max(o.warmup, o.graph > 0 ? 1 : 0);
+  if (!o.distribution) {
+    for (int i = 0; i < least; ++i) OURO_TRY(step(c, o.aggregate));
+    OURO_TRY(drain());
+    return least;
+  }
+  WarmUp rule(least);
+  const auto begin = Clock::now();
+  while (const int calls = rule.next()) {
+    const auto start = Clock::now();
+    for (int i = 0; i < calls; ++i) OURO_TRY(step(c, o.aggregate));
+    OURO_TRY(drain());
+    const double mine[] = {seconds_since(start) * 1e6 / calls, seconds_since(begin)};
+    const auto all = collect(*world_, mine, 2);
+    if (!all) return all.status();
+    double us = 0, elapsed = 0;
+    for (std::size_t i = 0; i < all->size(); i += 2)
+      us += (*all)[i], elapsed = std::max(elapsed, (*all)[i + 1]);
+    rule.add(us / world_->size(), elapsed);
+  }
+  return rule.calls();
+}
+
+Status Bench::repeat(const Call& c, CapturedGraph* graph, std::vector<double>& samples) {
+  const Options& o = *options_;
+  const int all = graph ? o.graph : o.iters, most = calls_per_sample(o);
+  auto last = Clock::now();
+  for (int done = 0; done < all; done += most) {
+    for (int i = done; i < std::min(all, done + most); ++i)
+      OURO_TRY(graph ? graph->launch() : step(c, o.aggregate));
+    if (clock_) OURO_TRY(clock_->mark(static_cast<int>(samples.size()) + 1));
+    if (waits_for_samples(o)) OURO_TRY(drain());
+    const auto now = Clock::now();
+    samples.push_back(std::chrono::duration<double>(now - last).count());
+    last = now;
+  }
+  return {};
+}
+
+Status Bench::time_block(const Call& c, OwnFigures& mine) {
   // Zeros, so that repeated sums in place do not become infinite.
   for (const Buffer* b : {&send_, &recv_}) OURO_TRY(mover_.set(b->at(0), 0, b->bytes()));
   const Options& o = *options_;
-  // Everything that is made on first use must exist before a capture.
-  for (int i = 0; i < std::max(o.warmup, o.graph > 0 ? 1 : 0); ++i) OURO_TRY(step(c, o.aggregate));
-  OURO_TRY(drain());
+  OURO_ASSIGN(mine.warmup, warm_up(c));
   std::unique_ptr<CapturedGraph> graph;
   if (o.graph > 0) {
-    auto made = captured(c, o.iters, o.aggregate);
-    if (!made) return made.status();
-    graph = std::move(*made);
+    OURO_ASSIGN(graph, captured(c, o.iters, o.aggregate));
     OURO_TRY(graph->launch());  // the first launch uploads it to the device
     OURO_TRY(drain());
   }
   OURO_TRY(barrier(*world_, kAuto));
 
-  const auto seconds = timed([&]() -> Status {
-    if (graph) {
-      for (int i = 0; i < o.graph; ++i) OURO_TRY(graph->launch());
-    } else if (o.iteration_stats) {
-      auto last = Clock::now();
-      for (int i = 0; i < o.iters; ++i) {
-        OURO_TRY(step(c, o.aggregate));
-        if (clock_) OURO_TRY(clock_->mark(i + 1));
-        const auto now = Clock::now();
-        samples.push_back(std::chrono::duration<double>(now - last).count() / o.aggregate);
-        last = now;
-      }
-    } else {
-      for (int i = 0; i < o.iters; ++i) OURO_TRY(step(c, o.aggregate));
+  const auto maps = [&] { return context_->device_memory().imports().mappings(); };
+  const std::uint64_t mapped = maps();
+  OURO_ASSIGN(const double seconds, timed([&] { return repeat(c, graph.get(), mine.samples); }));
+  mine.maps = maps() - mapped;
+  const double unit = (graph ? o.iters : 1.0) * o.aggregate;  // calls of one launch or iteration
+  const int all = graph ? o.graph : o.iters, most = calls_per_sample(o);
+  mine.seconds = seconds / all / unit;
+  for (int i = 0; i < static_cast<int>(mine.samples.size()); ++i) {
+    double& sample = mine.samples[static_cast<std::size_t>(i)];
+    if (clock_) {
+      OURO_ASSIGN(sample, clock_->seconds(i, i + 1));
     }
-    return {};
-  });
-  if (!seconds) return seconds;
-  if (clock_)
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      const auto one = clock_->seconds(static_cast<int>(i), static_cast<int>(i) + 1);
-      if (!one) return one;
-      samples[i] = *one / o.aggregate;
-    }
-  return *seconds / o.iters / o.aggregate / std::max(o.graph, 1);
+    sample /= std::min(most, all - i * most) * unit;
+  }
+  return {};
 }
 
 Result<Half> half_of_all(const Options& o, Group& world, Kind kind, std::size_t bytes, int ranks,
@@ -193,16 +220,18 @@ Result<Half> half_of_all(const Options& o, Group& world, Kind kind, std::size_t 
   struct Mine {
     double seconds;
     std::size_t wrong;
-  } mine{own.seconds, own.wrong};
+    std::uint64_t maps;
+  } mine{own.seconds, own.wrong, own.maps};
   const auto all = collect(world, &mine);
   if (!all) return all.status();
   std::vector<double> times;
   std::size_t wrong = 0;
-  for (const Mine& m : *all) times.push_back(m.seconds), wrong += m.wrong;
+  std::uint64_t maps = 0;
+  for (const Mine& m : *all) times.push_back(m.seconds), wrong += m.wrong, maps += m.maps;
 
   Half h = half_of(kind, bytes, ranks, combine(times, o.average));
   if (o.check > 0) h.wrong = wrong;
-  if (!o.iteration_stats) return h;
+  if (!o.iteration_stats && !o.distribution) return h;
   const std::size_t count = own.samples.size();
   const auto by_rank = collect(world, own.samples.data(), count);
   if (!by_rank) return by_rank.status();
@@ -211,7 +240,12 @@ Result<Half> half_of_all(const Options& o, Group& world, Kind kind, std::size_t 
     for (std::size_t r = 0; r < times.size(); ++r) times[r] = (*by_rank)[r * count + i] * 1e6;
     combined.push_back(combine(times, o.average));
   }
-  h.samples = summarize(std::move(combined));
+  if (o.distribution) {
+    h.distribution = distribution_of(combined);
+    h.distribution->maps = maps;
+    h.distribution->warmup = own.warmup;
+  }
+  if (o.iteration_stats) h.samples = summarize(std::move(combined));
   return h;
 }
 
@@ -227,11 +261,8 @@ Result<Half> Bench::half(const Call& c, OpKind op, bool in_place) {
     return {};
   };
   OURO_TRY(check(o.check, false));
-  const auto seconds = time_block(c, mine.samples);
-  if (!seconds) return seconds.status();
+  OURO_TRY(time_block(c, mine));
   OURO_TRY(check(o.check > 0 ? 1 : 0, o.graph > 0));  // checks that results are still right after many calls
-
-  mine.seconds = *seconds;
   return half_of_all(o, *world_, c.kind, c.shape.bytes, group_->size(), mine);
 }
 

@@ -29,7 +29,11 @@ Result<std::vector<T>> collect(Group& world, const T* mine, std::size_t count = 
 struct OwnFigures {
   double seconds = 0;
   std::size_t wrong = 0;
-  std::vector<double> samples;  ///< seconds of each iteration, with -I 1; the same number on all ranks
+  /// Seconds of a call, with -I 1 of each, with --distribution of some together; the same number on all
+  /// ranks.
+  std::vector<double> samples;
+  std::uint64_t maps = 0;  ///< as in Distribution, of this rank
+  int warmup = 0;          ///< as in Distribution
 };
 /// Combines the figures of all ranks: times by -a, #wrong as a sum. Collective over the world; `bytes` and
 /// `ranks` determine the bandwidth.
@@ -56,12 +60,17 @@ class Bench {
   Result<CopyRate> copy_bandwidth();
 
  private:
-  Bench(const Options& o, Group& world, Group& group) : options_(&o), world_(&world), group_(&group) {}
+  Bench(const Options& o, Context& context, Group& world, Group& group)
+      : options_(&o), world_(&world), group_(&group), context_(context.impl()) {}
 
   Call make_call(std::size_t size, DType, OpKind, int root, bool in_place) const;
   Result<Half> half(const Call&, OpKind, bool in_place);
   Result<std::size_t> check_once(const Call&, OpKind, bool in_place, bool in_graph);
-  Result<double> time_block(const Call&, std::vector<double>& samples);
+  /// Runs all iterations of one side of a row. Sets everything but `wrong`.
+  Status time_block(const Call&, OwnFigures&);
+  Result<int> warm_up(const Call&);  ///< returns the number of calls
+  /// The timed loop: of launches if there is a graph, otherwise of calls.
+  Status repeat(const Call&, CapturedGraph*, std::vector<double>& samples);
   /// Seconds that f and the work enqueued by it take, by the clock that the options choose.
   Result<double> timed(const std::function<Status()>& f);
   Result<std::unique_ptr<CapturedGraph>> captured(const Call&, int times, int aggregate);
@@ -77,9 +86,9 @@ class Bench {
   Buffer send_, recv_;
   Device device_;
   Mover mover_;
-  Stream stream_;  ///< valid for -z 2 and 3, and for buffers on a GPU
-  std::unique_ptr<EventClock>
-      clock_;  ///< with --events: one mark before, and one after all iterations or after each
+  Stream stream_;                         ///< valid for -z 2 and 3, and for buffers on a GPU
+  std::unique_ptr<EventClock> clock_;     ///< one mark before the loop, and one after each sample
+  std::shared_ptr<rt::Context> context_;  ///< counts the mappings
   std::uint64_t seed_ = 1;
 };
 

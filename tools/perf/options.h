@@ -65,6 +65,8 @@ struct Options {
   std::size_t unalign = 0;         ///< elements between a page boundary and each buffer (-u)
   bool iteration_stats = false;    ///< -I
   int skip_samples = 0;            ///< -K
+  /// Warm up until times settle; minimum, median and 95th percentile of the calls (--distribution).
+  bool distribution = false;
 
   std::string json_file;          ///< -J
   std::string plot_file;          ///< --plot

@@ -39,6 +39,25 @@ std::string csv_half(const Options& o, const Half* h) {
   return s;
 }
 
+/// The columns of the distribution of one side; "!" marks what makes the mean doubtful.
+std::string table_distribution(const Half* h) {
+  constexpr const char* kColumns = "  {:>7}  {:>7}  {:>7}  {:>6}  {:>5}";
+  if (h == nullptr || !h->distribution)
+    return fmt::format(fmt::runtime(kColumns), "N/A", "N/A", "N/A", "N/A", "N/A");
+  const Distribution& d = *h->distribution;
+  const std::string halves =
+      d.halves > 0 ? fmt::format("{:.{}f}{}", d.halves, d.halves < 100 ? 2 : 0, d.uneven() ? "!" : "") : "-";
+  return fmt::format(fmt::runtime(kColumns), format_time(d.min), format_time(d.median), format_time(d.p95),
+                     halves, fmt::format("{}{}", d.maps, d.maps > 0 ? "!" : ""));
+}
+
+std::string csv_distribution(const Half* h) {
+  if (h == nullptr || !h->distribution) return ",,,,,,";
+  const Distribution& d = *h->distribution;
+  return fmt::format(",{:.3f},{:.3f},{:.3f},{:.3f},{},{}", d.min, d.median, d.p95, d.halves, d.maps,
+                     d.warmup);
+}
+
 std::string quoted(const std::string& text) {
   std::string s = "\"";
   for (const char c : text) s += c == '"' ? std::string("\"\"") : std::string(1, c);
@@ -122,6 +141,10 @@ std::string header(const Options& o) {
         for (const char* c : {"i_min", "i_max", "i_p99", "i_cv_percent"}) s += fmt::format(",{}_{}", side, c);
     }
     if (o.timestamps) s += ",timestamp";
+    if (o.distribution)
+      for (const char* side : {sides(o).first.key, sides(o).second.key})
+        for (const char* c : {"min_us", "median_us", "p95_us", "halves", "maps", "warmup"})
+          s += fmt::format(",{}_{}", side, c);
     if (o.explain) s += ",explain";
     return s + "\n";
   }
@@ -150,6 +173,14 @@ std::string header(const Options& o) {
     }
   }
   if (o.timestamps) names += fmt::format("  {:>19}", "timestamp");
+  if (o.distribution) {
+    if (o.timestamps) titles += std::string(21, ' '), units += std::string(21, ' ');
+    for (const char* title : {sides(o).first.title, sides(o).second.title}) {
+      titles += fmt::format("{:^42}", title);
+      names += fmt::format("  {:>7}  {:>7}  {:>7}  {:>6}  {:>5}", "min", "median", "p95", "halves", "maps");
+      units += fmt::format("  {:>7}  {:>7}  {:>7}  {:>6}  {:>5}", "(us)", "(us)", "(us)", "", "");
+    }
+  }
   if (o.explain) names += "  what runs";
   const auto line = [](const char* a, const char* b, const char* c, const char* d, const char* e,
                        const std::string& r) {
@@ -172,6 +203,7 @@ std::string format_row(const Options& o, const Row& r) {
     if (o.aggregation) s += fmt::format(",{},{}", r.strategy, r.streams);
     s += csv_half(o, &r.out_of_place) + csv_half(o, in);
     if (o.timestamps) s += "," + r.timestamp;
+    if (o.distribution) s += csv_distribution(&r.out_of_place) + csv_distribution(in);
     if (o.explain) s += "," + quoted(r.explain);
     return s + "\n";
   } else {
@@ -180,6 +212,8 @@ std::string format_row(const Options& o, const Row& r) {
     s += table_half(o, &r.out_of_place) + table_half(o, in);
   }
   if (o.timestamps) s += "  " + r.timestamp;
+  if (o.distribution && o.output == Output::table)
+    s += table_distribution(&r.out_of_place) + table_distribution(in);
   if (o.explain) s += "  " + r.explain;
   return s + "\n";
 }
@@ -193,6 +227,11 @@ std::string footer(const Options& o, const Summary& s) {
                       s.min_busbw <= 0  ? ""
                       : s.fast_enough() ? "OK"
                                         : "FAILED");
+  if (s.marked > 0)
+    text += fmt::format(
+        "# Marked with !        : {} of the times are doubtful: the halves of a loop differ by more than {} "
+        "times, or\n#                        memory of other processes was mapped during it (maps)\n",
+        s.marked, kUnevenHalves);
   for (const std::string& e : s.errors) text += fmt::format("# Error: {}\n", e);
   return text + fmt::format("#\n# Collective test concluded: {}\n", o.program());
 }

@@ -50,6 +50,7 @@ Summary summarize(std::span<const Row> rows, double min_busbw) {
   const auto add = [&](const Half& h) {
     total += h.busbw;
     ++halves;
+    s.marked += h.distribution && h.distribution->marked();
     if (h.wrong) {
       s.checked = true;
       s.wrong += *h.wrong;

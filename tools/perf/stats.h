@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/core/types.h"
+#include "tools/perf/distribution.h"
 #include "tools/perf/options.h"
 
 namespace ouro::perf {
@@ -29,6 +30,7 @@ struct Half {
   double algbw = 0, busbw = 0;         ///< GB/s (1e9 bytes)
   std::optional<std::size_t> wrong;    ///< elements over all ranks; nullopt: not checked
   std::optional<SampleStats> samples;  ///< with -I 1
+  std::optional<Distribution> distribution = {};
 };
 Half half_of(Kind, std::size_t bytes, int ranks, double seconds);
 
@@ -55,6 +57,7 @@ struct RankInfo {
 struct Summary {
   std::size_t wrong = 0;
   bool checked = false;
+  int marked = 0;  ///< halves whose distribution is marked
   double average_busbw = 0;
   double min_busbw = 0;  ///< minimum to reach, in GB/s; 0: none
   std::vector<std::string> errors;

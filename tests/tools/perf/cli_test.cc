@@ -53,6 +53,18 @@ TEST(CommandLine, DefaultsAreThoseOfNcclTests) {
   EXPECT_EQ(o.root, 0);
 }
 
+TEST(CommandLine, DistributionIsOnForGpusUnlessRefused) {
+  const auto on = [](std::vector<const char*> args) {
+    return parse(std::move(args)).parsed.options->distribution;
+  };
+  EXPECT_FALSE(on({"all_reduce"}));
+  EXPECT_TRUE(on({"all_reduce", "--distribution", "1"}));
+  EXPECT_TRUE(on({"all_reduce", "--device", "cuda"}));
+  EXPECT_FALSE(on({"all_reduce", "--device", "cuda", "--distribution", "0"}));
+  EXPECT_FALSE(on({"aggregation", "--device", "cuda"}));
+  expect_refused({"aggregation", "--distribution", "1"}, "cannot be combined with aggregation");
+}
+
 TEST(CommandLine, ProgramNameChoosesTheCollective) {
   const Outcome o = parse({"-b", "8", "-e", "1K", "-f", "2"}, "/opt/bin/broadcast_perf");
   ASSERT_TRUE(o.parsed.options) << o.errors;

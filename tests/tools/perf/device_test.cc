@@ -51,6 +51,11 @@ void expect_right(const Options& o, int ranks = 3) {
       EXPECT_EQ(row->in_place->wrong, 0u) << info(o.kind).name << ' ' << size << " in place";
       EXPECT_GT(row->out_of_place.us, 0);
       EXPECT_EQ(row->in_place->samples.has_value(), o.iteration_stats);
+      ASSERT_EQ(row->in_place->distribution.has_value(), o.distribution);
+      if (o.distribution) {
+        EXPECT_GT(row->in_place->distribution->min, 0);
+        EXPECT_LE(row->in_place->distribution->min, row->in_place->distribution->p95);
+      }
     }
   });
 }
@@ -75,6 +80,11 @@ TEST(PerfDevice, EveryMethodIsRight) {
   with([](Options& o) { o.blocking = Blocking::barrier, o.iteration_stats = true, o.unalign = 3; });
   with([](Options& o) { o.blocking = Blocking::stream_wait, o.aggregate = 3; });
   with([](Options& o) { o.cpu_time = true; });
+  with([](Options& o) { o.distribution = true, o.iters = 11; });
+  with([](Options& o) { o.distribution = o.events = true, o.aggregate = 2; });
+  with([](Options& o) { o.distribution = true, o.graph = 3; });
+  with([](Options& o) { o.distribution = o.iteration_stats = true, o.blocking = Blocking::stream_wait; });
+  with([](Options& o) { o.distribution = o.cpu_time = true; });
 }
 
 TEST(PerfDevice, ChecksDetectEveryWrongByte) {

@@ -64,6 +64,30 @@ TEST(Measure, SamplesAreSummarised) {
   });
 }
 
+TEST(Measure, EveryMethodHasADistribution) {
+  for (const Blocking blocking :
+       {Blocking::back_to_back, Blocking::barrier, Blocking::stream, Blocking::stream_wait}) {
+    Options o = quick(Kind::all_reduce);
+    o.distribution = true;
+    o.iters = 10, o.warmup = 2, o.blocking = blocking;
+    on_ranks(2, o, [](Bench& bench, int) {
+      const auto row = bench.row(1000, DType::f32, OpKind::sum, 0);
+      ASSERT_TRUE(row) << row.status().message();
+      for (const Half* h : {&row->out_of_place, &*row->in_place}) {
+        ASSERT_TRUE(h->distribution);
+        EXPECT_GT(h->distribution->min, 0);
+        EXPECT_LE(h->distribution->min, h->distribution->median);
+        EXPECT_LE(h->distribution->median, h->distribution->p95);
+        EXPECT_LE(h->distribution->min, h->us);
+        EXPECT_GE(h->distribution->halves, 1);
+        EXPECT_GE(h->distribution->warmup, 2);
+        EXPECT_LE(h->distribution->warmup, 20);
+        EXPECT_EQ(h->distribution->maps, 0u);
+      }
+    });
+  }
+}
+
 TEST(Measure, CopyBandwidthIsPositiveAndEqualOnAllRanks) {
   double seen[2] = {};
   on_ranks(2, quick(Kind::all_reduce), [&](Bench& bench, int rank) {

@@ -119,6 +119,11 @@ expect(0 "i_p99.*Out of bounds values : 0 OK.*of the .* GB/s that copies inside 
 expect(0 "leader: all ranks have one GPU[^\n]*buffers: private" all_reduce -t 2 ${device} --explain)
 expect(0 "\"device_bus\": \"ffff:00:00.0\"" all_reduce -t 2 ${device} --json)
 expect(0 "fake GPU.*Out of bounds values : 0 OK" aggregation --device cuda -t 3 --sites 2,1 --hsdp 1 ${few} -I 1)
+# The rank that leads maps the buffer of the other process in the loop, and only in the first.
+expect(0 "out_of_place_maps.*\n65536,.*,[1-9][0-9]*,0,[0-9.,]*\n" all_reduce --ranks 2 --device cuda -b 64K -e 64K -n 9
+       -w 0 -c 0 --csv)
+expect(0 "Marked with ! .*memory of other processes was mapped" all_reduce --ranks 2 --device cuda -b 64K -e 64K -n 9 -w 0 -c 0)
+expect(0 "\"maps\": 0,.*\"maps\": 0," all_reduce -t 2 --device cuda -b 64K -e 64K -n 9 -w 0 --json)
 set(ENV{OURO_GPU_PATH} staged)
 expect(0 "Out of bounds values : 0 OK" reduce_scatter -t 2 ${device})
 expect(1 "staged through the host cannot be captured" all_reduce --ranks 2 ${device} -G 1)

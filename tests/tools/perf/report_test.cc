@@ -84,6 +84,35 @@ TEST(Table, HeaderIsCommentAndLinesUpWithTheRows) {
   }
 }
 
+Row distributed_row() {
+  Row r = sample_row();
+  r.out_of_place.distribution = Distribution{99, 100, 120.5, 1.02, 0, 10};
+  r.in_place->distribution = Distribution{12000, 12345, 13000, 1.31, 3, 10};
+  return r;
+}
+
+TEST(Table, DistributionFollowsTheColumnsOfNcclTests) {
+  Options o;
+  o.distribution = true;
+  const std::string row = format_row(o, distributed_row());
+  EXPECT_TRUE(row.starts_with(format_row({}, sample_row()).substr(0, row.find("       7") + 8))) << row;
+  EXPECT_THAT(
+      row,
+      HasSubstr(
+          "       7    99.00    100.0    120.5    1.02      0    12000    12345    13000   1.31!     3!\n"));
+  for (const bool stamped : {false, true}) {
+    o.timestamps = stamped;
+    Row r = distributed_row();
+    if (stamped) r.timestamp = "2026-11-21 12:30:31";
+    const auto head = lines(header(o));
+    EXPECT_EQ(head[2].size(), lines(format_row(o, r))[0].size());
+    EXPECT_EQ(head[3].size(), head[2].size());
+  }
+  EXPECT_THAT(footer(o, summarize(std::vector{distributed_row()}, 0)),
+              HasSubstr("# Marked with !        : 1 of"));
+  EXPECT_THAT(footer(o, summarize(std::vector{sample_row()}, 0)), Not(HasSubstr("Marked")));
+}
+
 TEST(Table, BannerNamesEveryRank) {
   const std::vector<RankInfo> ranks{{0, 0, 17, "node1", "Some CPU"}, {1, 1, 18, "node1", "Some CPU"}};
   const std::string text = banner({}, ranks, "0.1.0", "2026-01-01 00:00:00");
@@ -132,10 +161,11 @@ TEST(Formats, CsvHasAsManyFieldsAsItsHeader) {
   for (const bool stats : {false, true})
     for (const bool both : {false, true}) {
       Options o;
+      o.distribution = stats != both;
       o.output = Output::csv;
       o.iteration_stats = stats;
       o.timestamps = true;
-      Row r = sample_row();
+      Row r = o.distribution ? distributed_row() : sample_row();
       r.timestamp = "now";
       if (stats) r.out_of_place.samples = r.in_place->samples = SampleStats{1, 2, 2, 3};
       if (!both) r.in_place.reset();
@@ -194,6 +224,20 @@ TEST(Json, HasTheKeysOfNcclTests) {
   EXPECT_EQ(j["out_of_bounds"]["okay"], "false");
   EXPECT_EQ(j["average_bus_bandwidth"]["okay"], "true");
   EXPECT_THAT(text, Not(HasSubstr("hush")));
+}
+
+TEST(Json, DistributionHasItsKeys) {
+  const std::vector rows{distributed_row()};
+  const auto j =
+      nlohmann::json::parse(json_document({}, rows, summarize(rows, 0), {"a", "b", "0", {}, 4, 0}));
+  const auto& side = j["results"][0]["in_place"];
+  EXPECT_EQ(side["min"], 12000);
+  EXPECT_EQ(side["median"], 12345);
+  EXPECT_EQ(side["p95"], 13000);
+  EXPECT_EQ(side["maps"], 3);
+  EXPECT_EQ(side["warmup"], 10);
+  EXPECT_EQ(side["marked"], "true");
+  EXPECT_EQ(j["results"][0]["out_of_place"]["marked"], "false");
 }
 
 TEST(Json, FilesAreNeverOverwritten) {
