@@ -1,28 +1,17 @@
 // The best times of one GPU in this run: copies, launches, graphs, hand-offs between streams. Other figures
-// are divided by these. Run by hand or by gpu-check: bin/bench_gpu_floor [--quick] [DEVICE]; a line is "name
-// value unit".
-#include <fmt/format.h>
-
+// are divided by these. A part of bench_gpu_floor.
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <optional>
-#include <string_view>
-#include <thread>
 #include <vector>
 
-#include "bench/arguments.h"
-#include "kernels/device/gpu.h"
+#include "bench/gpu_floor/session.h"
 #include "kernels/gpu/collect.h"
-#include "tools/measure/figures.h"
 
 namespace ouro::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using gpu::Event;
 using gpu::Gpu;
 using gpu::MemOp;
@@ -30,20 +19,17 @@ using measure::median;
 
 constexpr int kHops = 100;               // in one measurement of something short
 constexpr std::size_t kWordBytes = 384;  // two words and a gate, a line each
-constexpr std::chrono::seconds kDeadline{10};
 
 class Floor {
  public:
-  Floor(Gpu& g, int device, bool quick) : g_(g), device_(device), rounds_(quick ? 3 : 15), quick_(quick) {}
+  explicit Floor(Session& s) : session_(s), g_(s.gpu), device_(s.device), rounds_(s.rounds()) {}
 
   Status run() {
-    Result<gpu::Properties> p = g_.properties(device_);
-    OURO_TRY(p.status());
+    const gpu::Properties* const p = &session_.properties;
     multiprocessors_ = p->multiprocessors;
-    fmt::print("# {}: {}, {} multiprocessors, by {} ({}); medians of {} rounds\n", device_, p->name,
-               p->multiprocessors, g_.name(), g_.version(), rounds_);
     // Far beyond the L2 cache, and not more than an eighth of the memory.
-    large_ = quick_ ? std::size_t{8} << 20 : std::min<std::size_t>(std::size_t{2} << 30, p->memory_bytes / 8);
+    large_ = session_.quick ? std::size_t{8} << 20
+                            : std::min<std::size_t>(std::size_t{2} << 30, p->memory_bytes / 8);
     for (std::byte** buffer : {&a_, &b_}) {
       Result<void*> made = g_.alloc(device_, large_);
       OURO_TRY(made.status());
@@ -83,19 +69,9 @@ class Floor {
   }
 
  private:
-  /// Waits for the stream for a limited time: if the device hangs, the program ends.
   Status finish() {
-    const Clock::time_point end = Clock::now() + kDeadline;
-    for (const gpu::Stream s : {s_, other_}) {
-      for (;;) {
-        Result<bool> done = g_.query(s);
-        OURO_TRY(done.status());
-        if (*done) break;
-        if (Clock::now() > end) return {Reason::deadline, "the device did not finish within 10 s"};
-        std::this_thread::yield();
-      }
-    }
-    return {};
+    OURO_TRY(session_.finish(s_));
+    return session_.finish(other_);
   }
 
   /// A broadcast from one buffer to the other, in place at the root: reads `bytes` and writes as many.
@@ -140,13 +116,13 @@ class Floor {
       const Clock::time_point begin = Clock::now();
       OURO_TRY(work());
       OURO_TRY(finish());
-      if (i > 0) us.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+      if (i > 0) us.push_back(us_since(begin));
     }
     return median(std::move(us));
   }
   static Status line(const char* name, const Result<double>& us, double hops = 1) {
     OURO_TRY(us.status());
-    fmt::print("{} {:.2f} us\n", name, *us / hops);
+    Session::line(name, *us / hops, "us");
     return {};
   }
 
@@ -158,7 +134,7 @@ class Floor {
       return {};
     });
     OURO_TRY(us.status());
-    fmt::print("{} {:.1f} GB/s\n", name, 2e-3 * static_cast<double>(bytes) * times / *us);
+    Session::line(name, 2e-3 * static_cast<double>(bytes) * times / *us, "GB/s");
     return {};
   }
 
@@ -227,9 +203,9 @@ class Floor {
     return {};
   }
 
+  Session& session_;
   Gpu& g_;
   const int device_, rounds_;
-  const bool quick_;
   int multiprocessors_ = 1;
   std::size_t large_ = 0;
   std::byte *a_ = nullptr, *b_ = nullptr, *words_ = nullptr;  // of the device; pinned
@@ -238,23 +214,8 @@ class Floor {
   Event from_, to_, there_, back_;
 };
 
-int main_of(int argc, char** argv) {
-  const bool quick = argc > 1 && std::string_view(argv[1]) == "--quick";
-  const std::optional<int> device = number(argc, argv, quick ? 2 : 1, 0, 0, 1023);
-  const bool right = device && argc <= (quick ? 3 : 2);
-  if (const auto code = help_or_refuse(argc, argv, right, "bench_gpu_floor [--quick] [DEVICE]")) return *code;
-  Gpu& g = gpu::gpu();
-  if (g.devices() == 0) {
-    fmt::print("SKIP: no CUDA device: {}\n", g.version());
-    return 77;
-  }
-  const Status status = Floor(g, *device, quick).run();
-  if (status.ok()) return 0;
-  fmt::print(stderr, "{}\n", status.message());
-  return 1;
-}
-
 }  // namespace
-}  // namespace ouro::bench
 
-int main(int argc, char** argv) { return ouro::bench::main_of(argc, argv); }
+Status device_rows(Session& s) { return Floor(s).run(); }
+
+}  // namespace ouro::bench
