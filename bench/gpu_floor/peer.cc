@@ -47,7 +47,8 @@ class Peer {
       case Request::Kind::keep: {
         OURO_ASSIGN(kept_, g_.import_fd(device_, fd, r.bytes));
         OURO_ASSIGN(stream_, g_.create_stream(device_, 0));
-        return {};
+        OURO_TRY(launch_small(g_, stream_));  // a kernel is not loaded while a stream of the process waits
+        return g_.synchronize(stream_);
       }
       case Request::Kind::hops:
         break;

@@ -140,6 +140,7 @@ class Processes {
     OURO_ASSIGN(from_, g_.create_event(session_.device, true));
     OURO_ASSIGN(to_, g_.create_event(session_.device, true));
     OURO_TRY(g_.set(region_.data, 0, kPeerBytes, stream_));
+    OURO_TRY(launch_small(g_, stream_));  // loads it, before a stream waits
     OURO_TRY(session_.finish(stream_));
     Request keep{Request::Kind::keep, region_.bytes};
     OURO_TRY(second_.ask(keep, fd.get()));

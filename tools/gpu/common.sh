@@ -1,11 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Functions that the steps share. Sourced by gpu-check, which declares the variables.
 
-# Of the budget, the seconds after which no more of the tests begins, and no more collective is checked, so that some are
-# left to measure.
-test_until() { echo $((budget * 38 / 100)); }
-check_until() { echo $((budget * 66 / 100)); }
-remaining() { echo $((budget - SECONDS)); }
+# Prints the seconds that are left: of the budget, and of the step that runs.
+remaining() {
+  local end=$budget
+  ((step_end == 0 || step_end > budget)) || end=$step_end
+  echo $((end - SECONDS))
+}
 
 program() { [[ -x $here/bin/$1 ]]; }
 say() { printf '\n== %s\n' "$*"; }
@@ -52,6 +53,31 @@ reason() {
     *) echo "exit $code: $(grep -Ev '^#|--help' "$log" | grep . | tail -1 | tr '|' '/' | cut -c1-160)" ;;
   esac
 }
+
+# Runs ouro-perf with percentiles; makes a row of each line of its table, both halves of it. `!` marks a mean that says little:
+# the halves of the loop differ, or memory of another process was mapped during it.
+perf() { # NAME LOG VARIABLE=VALUE... ouro-perf ARGUMENT...
+  local name=$1 log=$2 code=0 lines=0 size text variables=()
+  shift 2
+  while [[ $1 != ouro-perf ]]; do variables+=("$1"); shift; done
+  shift
+  attempt "$log" 40 env "${variables[@]}" "$here/bin/ouro-perf" "$@" --device cuda -T 20 --csv || code=$?
+  out_of_time $code "$name" && return
+  while IFS='|' read -r size text; do
+    lines=$((lines + 1))
+    row "$name, $size B" 1 "$((code == 0))" 0 "$text" "-"
+  done < <(awk -F, '
+    function side(s) {
+      return sprintf("%.1f us (%.1f %.1f %.1f)%s%s", $at[s "_time_us"], $at[s "_min_us"], $at[s "_median_us"], $at[s "_p95_us"],
+        $at[s "_halves"] > 1.3 ? sprintf(" halves %.1f!", $at[s "_halves"]) : "", $at[s "_maps"] > 0 ? " maps " $at[s "_maps"] "!" : "")
+    }
+    /^size,/ { for (i = 1; i <= NF; i++) at[$i] = i }
+    /^[0-9]+,/ { print $1 "|" side("out_of_place") ($at["in_place_time_us"] == "" ? "" : "; in place " side("in_place")) }' \
+    "$out/logs/$log.log")
+  ((code == 0 && lines > 0)) || { failed=1; row "$name" 1 0 0 "$(reason $code "$log")" "-"; }
+}
+# The repetitions of a row that is a result.
+often() { if [[ $quick == yes ]]; then echo -n 20 -w 4; else echo -n 500 -w 100; fi; }
 
 # Counts the rows of a CSV table of ouro-perf, and those that are correct both out of place and in place (sendrecv has no
 # in-place form).

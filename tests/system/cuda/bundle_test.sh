@@ -35,6 +35,12 @@ check=elsewhere/${bundle}gpu-check
 expect 2 "unknown option" "$check" --nonsense
 expect 2 "no step nonsense" "$check" --only probe,nonsense
 expect 2 "60 seconds or more" "$check" --budget 5
+# The plan is in the order in which the steps run, and runs nothing.
+expect 0 "budget: 15.0 minutes" "$check" --plan --budget 900 --out planned
+[[ ! -e planned ]] || fail "--plan made a folder"
+[[ $(awk '/^[a-z-]+ +[0-9]/ { print $1 }' output | head -4 | paste -sd ' ') == "threads floor small large" ]] || fail "$(cat output)"
+awk '/^[a-z-]+ +[0-9]/ { if ($3 > 10) exit; last = $1 } END { exit last != "collectives" }' output ||
+  fail "the steps that no card has seen do not fit into ten minutes: $(cat output)"
 expect 77 "SKIP: no CUDA device" env -u OURO_FAKE_GPUS CUDA_VISIBLE_DEVICES= "$check" --out none
 expect 0 "all that ran passed" env OURO_FAKE_GPUS=1 "$check" --quick --out results
 table=$(grep -c '^| ' results/gpu-status.md)  # with its head
@@ -43,14 +49,26 @@ grep -q '^## FAKE' results/gpu-status.md || fail "a fake GPU must be called one"
 grep -qE '^\| 2 ranks as threads \| [1-9]' results/gpu-status.md || fail "no collective was checked"
 grep -qE '^\| probe: words serve each replay of a graph \| 1 \| 1 ' results/gpu-status.md || fail "nothing was probed"
 grep -qE '^\| copy_kernel \| 1 \| 1 \|' results/gpu-status.md || fail "no copy was timed"
+head -1 results/rows | grep -q '^probe: streams of three threads wait' || fail "the questions of threads come first: $(head -1 results/rows)"
+for path in leader resident; do
+  grep -qE "^all_reduce, 2 threads, $path, a wait each, 8 B\|1\|1\|0\|[0-9.]+ us \([0-9. ]+\).*; in place " results/rows ||
+    fail "no small call by $path was timed"
+  grep -q 'calls .* us, longest ' "results/logs/small-2-$path-3.log" || fail "the calls of $path were not traced"
+done
+grep -qE '^all_reduce, 2 processes, private, in a row, 1048576 B\|1\|1\|' results/rows || fail "no processes were timed"
+grep -qE '^test_gpu unseen\|[1-9]' results/rows || [[ ! -e ${check%/*}/bin/test_gpu ]] || fail "no unseen test ran"
 grep -qE '^\| nvls \| 0 \| 0 .*not run: 1 GPUs with multicast objects' results/gpu-status.md || fail "nvls needs two GPUs"
 cat results/gpu-status.md
 
-expect 0 "command: gpu-check --quick --only limits" env OURO_FAKE_GPUS=1 "$check" --quick --only limits --out some
+expect 0 "command: gpu-check --quick --only floor" env OURO_FAKE_GPUS=1 "$check" --quick --only floor --out some
 grep -q '^| copy_kernel ' some/gpu-status.md || fail "a step that was named did not run"
 grep -q '^| probe' some/gpu-status.md && fail "a step that was not named ran"
 
-expect 0 "all_reduce 64K, 2 threads: ran 1, passed 1, skipped 0 [0-9.]+ us \(at" env OURO_FAKE_GPUS=1 "$check" --quick --only times --out some
+expect 0 "broadcast, 2 threads, 65536 B: ran 1, passed 1, skipped 0 [0-9.]+ us \(" env OURO_FAKE_GPUS=1 "$check" --quick --only times --out some
+
+# A step that the budget leaves no time for is named; the shell counts from SECONDS.
+expect 0 "floor: ran 0.* not run: the budget of 600 s is used up" env SECONDS=598 OURO_FAKE_GPUS=1 "$check" --only floor,probe --out late
+[[ $(cut -d'|' -f1,2 late/rows | paste -sd ' ') == "floor|0 probe|0" ]] || fail "$(cat late/rows)"
 
 # A test that hangs is named and retried alone, and the tests after it run.
 mkdir -p mock/bin
@@ -67,7 +85,18 @@ done
 END
 chmod +x mock/bin/test_hanging
 expect 1 "test_hanging: ran 3, passed 2, skipped 0 hangs: Suite.Second \(not alone with eager loading\)" \
-  env OURO_FAKE_GPUS=1 mock/gpu-check --limit 2 --out mocked
+  env OURO_FAKE_GPUS=1 mock/gpu-check --limit 2 --only tests --out mocked
+
+# Rows that were measured before a program is cut off are there, and it is the step that ends, not the plan.
+cat >mock/bin/bench_gpu_floor <<'END'
+#!/bin/sh
+echo "copy_kernel 12.50 GB/s"
+exec sleep 100
+END
+cp mock/bin/test_hanging mock/bin/gpu_probe && chmod +x mock/bin/bench_gpu_floor
+sed -i 's/^  "floor 50 /  "floor 1 /; s/seconds \* 5/seconds + 6/' mock/gpu-check
+expect 0 "bench_gpu_floor: ran 0.* not run: no time left" env OURO_FAKE_GPUS=1 mock/gpu-check --only floor,probe --out cut
+grep -q '^copy_kernel|1|1|0|12.50 GB/s|' cut/rows || fail "a row was lost: $(cat cut/rows)"
 
 # What the tools of a vendor say becomes rows; a report of one of them is a failure.
 mkdir -p vendor/bin tools

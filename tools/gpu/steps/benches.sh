@@ -3,7 +3,6 @@
 
 # Runs the bundle's benches.
 benches_step() {
-  say "benches"
   local file name code small=()
   [[ $quick == no ]] || small=(--quick)
   for file in "$here"/bin/bench_gpu_*; do

@@ -8,7 +8,7 @@ collectives() {
   local how=$1 n=$2 kind code name ran=0 passed=0 skipped=0 wrong='' why='' what ranks=(-t "$2")
   [[ $how == threads ]] || ranks=(--ranks "$n")
   for kind in "${KINDS[@]}"; do
-    if ((SECONDS > $(check_until))); then skipped=$((skipped + 1)); continue; fi
+    if (($(remaining) < 5)); then skipped=$((skipped + 1)); continue; fi
     what=(-b 4 -e 256K -f 256 -d all -o all)
     [[ $quick == no ]] || what=(-b 1K -e 1K -d float)
     [[ $kind =~ ^(reduce|broadcast|gather|scatter)$ ]] && ((n <= 3)) && what+=(-r all)
@@ -26,7 +26,6 @@ collectives() {
 
 # Compares every collective, type and operation with the host.
 collectives_step() {
-  say "collectives against the host"
   local n counts=(1 2 3 4 8)
   [[ $quick == no ]] || counts=(1 2 4)
   for n in "${counts[@]}"; do collectives threads "$n"; done

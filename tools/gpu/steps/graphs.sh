@@ -3,7 +3,6 @@
 
 # Replays captured graphs.
 graphs_step() {
-  say "captured graphs"
   local kind code ran=0 passed=0 wrong='' why=''
   for kind in all_reduce all_gather broadcast; do
     attempt "graph-$kind" 40 "$here/bin/ouro-perf" "$kind" --device cuda -t 2 -b 1K -e 1M -f 32 -n 2 -w 1 -c 1 -G 3 \

@@ -3,7 +3,6 @@
 
 # Runs an ordinary program that uses CUDA and NCCL, with several ranks on one GPU.
 libnccl_step() {
-  say "libnccl.so.2"
   if [[ -n $no_runtime ]]; then not_run "libnccl.so.2" "$no_runtime"; return; fi
   local how n code
   for how in threads processes; do

@@ -8,7 +8,6 @@ last_time() {
 
 # Runs unmodified nccl-tests on ouro's library and on the machine's, in turn.
 nccl_tests_step() {
-  say "nccl-tests"
   if [[ -n $no_runtime ]]; then not_run "nccl-tests" "$no_runtime"; return; fi
   if [[ -z ${NCCL_TESTS_DIR:-} ]]; then not_run "nccl-tests" "NCCL_TESTS_DIR names no folder with them"; return; fi
   local kind size ours theirs code gpus name

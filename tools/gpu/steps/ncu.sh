@@ -3,7 +3,6 @@
 
 # Counters of kernels whose launches do not wait for each other: ncu runs one kernel at a time, several times.
 ncu_step() {
-  say "ncu"
   local command
   if [[ -n ${OURO_FAKE_GPUS:-} ]]; then not_run "ncu" "a fake GPU runs no device code"; return; fi
   find_tool ncu

@@ -4,7 +4,6 @@
 # Runs the collectives that a switch between the GPUs reduces and multicasts, over all GPUs that have multicast objects, and
 # compares the time of an all_reduce with that of the kernels by pointer.
 nvls_step() {
-  say "nvls"
   local n kind code ran=0 passed=0 wrong='' why='' one good by
   local -A us=([nvls]='' [pointer]='')
   n=$(grep -c '\bmulticast\b' "$out/logs/gpus.txt")

@@ -4,7 +4,6 @@
 # PyTorch's collectives, messages, graphs and training with several ranks on one GPU, over ouro's libnccl.so.2 in place of
 # NVIDIA's, and over the backend ouro. All compare with gloo on the host.
 pytorch_ranks_step() {
-  say "PyTorch, several ranks on one GPU"
   if [[ -n ${OURO_FAKE_GPUS:-} ]]; then not_run "PyTorch's ranks" "it knows no fake GPU"; return; fi
   local there='import sys, torch; sys.exit(0 if torch.cuda.is_available() else "PyTorch sees no GPU")' code=0 one
   attempt torch-there 40 env LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}" python3 -c "$there" || code=$?

@@ -3,7 +3,6 @@
 
 # Times of PyTorch for what bench_gpu_floor and bench_gpu_optimiser time: a copy, a sum, a fused AdamW.
 pytorch_step() {
-  say "PyTorch on the same device"
   local code=0 name value unit
   if [[ -n ${OURO_FAKE_GPUS:-} ]]; then not_run "PyTorch" "it knows no fake GPU"; return; fi
   # It runs with its own libraries, not the bundle's.

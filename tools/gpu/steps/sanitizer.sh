@@ -4,7 +4,6 @@
 # memcheck sees addresses, racecheck and synccheck shared memory and barriers of blocks: the fused kernels have none, the
 # optimisers and the resident kernels do.
 sanitizer_step() {
-  say "compute-sanitizer"
   local command tool
   if [[ -n ${OURO_FAKE_GPUS:-} ]]; then not_run "compute-sanitizer" "a fake GPU runs no device code"; return; fi
   find_tool compute-sanitizer
