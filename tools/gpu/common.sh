@@ -76,8 +76,6 @@ perf() { # NAME LOG VARIABLE=VALUE... ouro-perf ARGUMENT...
     "$out/logs/$log.log")
   ((code == 0 && lines > 0)) || { failed=1; row "$name" 1 0 0 "$(reason $code "$log")" "-"; }
 }
-# The repetitions of a row that is a result.
-often() { if [[ $quick == yes ]]; then echo -n 20 -w 4; else echo -n 500 -w 100; fi; }
 
 # Counts the rows of a CSV table of ouro-perf, and those that are correct both out of place and in place (sendrecv has no
 # in-place form).

@@ -6,5 +6,7 @@ readonly UNSEEN='*Registered*:*Registrations*:*Released*:*Sharing*:*StandIns*:*T
 
 unseen_step() {
   if ! program test_gpu; then not_run "test_gpu" "not in the bundle"; return; fi
-  tests_of test_gpu "$UNSEEN" "test_gpu unseen"
+  local filter=$UNSEEN
+  [[ $quick == no ]] || filter='Registrations.*'
+  tests_of test_gpu "$filter" "test_gpu unseen"
 }
