@@ -84,7 +84,7 @@ class LastMark final : public Mark {
   bool passed() override { return last_->passed(); }
   Status outcome() override {
     const Status of_last = last_->outcome();
-    return of_last.reason() == Reason::device ? gpu::gpu().query(stream_->get()).status() : Status();
+    return of_last.reason() == Reason::device ? gpu::gpu().query(stream_->peek()).status() : Status();
   }
   Status hold_up(const gpu::Stream& s) override { return last_->hold_up(s); }
   HostStream& watcher() override { return stream_->watcher(); }
@@ -106,7 +106,7 @@ class IdleMark final : public Mark {
     if (last_ && !last_->passed()) return false;
     last_ = nullptr;
     if (!event_ && ++asked_ > kOften) mark();
-    const auto ended = event_ ? gpu::gpu().query(event_->get()) : gpu::gpu().query(stream_->get());
+    const auto ended = event_ ? gpu::gpu().query(event_->get()) : gpu::gpu().query(stream_->peek());
     if (ended.ok()) return *ended;
     stream_->heed(ended.status());
     failure_ = ended.status();
@@ -124,7 +124,7 @@ class IdleMark final : public Mark {
   void mark() {
     asked_ = 0;  // if this fails, it is tried again
     auto event = PooledEvent::take(stream_->device());
-    if (event.ok() && gpu::gpu().record((*event)->get(), stream_->get()).ok()) event_ = std::move(*event);
+    if (event.ok() && gpu::gpu().record((*event)->get(), stream_->peek()).ok()) event_ = std::move(*event);
   }
   std::shared_ptr<GpuStream> stream_;
   std::shared_ptr<Mark> last_;
@@ -466,7 +466,9 @@ void GpuStream::ends_with(const std::shared_ptr<Mark>& end) {
 
 std::shared_ptr<Mark> GpuStream::known_end(bool any) {
   std::lock_guard lock(mutex_);
-  return any || ended_at_ == given_.load(std::memory_order_relaxed) ? end_.lock() : nullptr;
+  if (any) return end_.lock();
+  if (several_users_.load(std::memory_order_relaxed)) return nullptr;
+  return ended_at_ == given_.load(std::memory_order_relaxed) ? end_.lock() : nullptr;
 }
 
 std::shared_ptr<WorkState> GpuStream::drained() {

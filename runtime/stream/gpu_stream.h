@@ -46,11 +46,18 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   static Result<std::shared_ptr<GpuStream>> wrap(int device, void* handle);
   ~GpuStream() override;
 
-  /// For work that is enqueued next: ends_with() is forgotten.
+  /// For work that is enqueued next: ends_with() is forgotten. On a stream that two threads use it is not
+  /// trusted: one may enqueue work that it took the handle for earlier.
   const gpu::Stream& get() const {
+    const auto me = std::this_thread::get_id();
+    std::thread::id user;
+    if (!user_.compare_exchange_strong(user, me, std::memory_order_relaxed) && user != me)
+      several_users_.store(true, std::memory_order_relaxed);
     given_.fetch_add(1, std::memory_order_relaxed);
     return stream_;
   }
+  /// For queries.
+  const gpu::Stream& peek() const { return stream_; }
   /// get() for the program, which may enqueue work at any time from now on.
   const gpu::Stream& lend() {
     lent_.store(true, std::memory_order_relaxed);
@@ -104,7 +111,9 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   std::thread::id of_thread_;  // whose default stream it is, or none
   std::uint64_t identity_;
   mutable std::atomic<std::uint64_t> given_{0};  // times that work may have been enqueued
-  std::atomic<bool> lent_;                       // the program has the handle
+  mutable std::atomic<std::thread::id> user_;    // the first that did
+  mutable std::atomic<bool> several_users_{false};
+  std::atomic<bool> lent_;  // the program has the handle
   std::mutex mutex_;
   std::weak_ptr<Mark> end_;  // of what was given at ended_at_; weak, since marks hold their stream
   std::uint64_t ended_at_ = 0;

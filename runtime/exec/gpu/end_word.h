@@ -39,7 +39,7 @@ class EndWord {
   bool late() const { return std::atomic_ref(*late_word()).load(std::memory_order_acquire) != 0; }
   /// What the device says when it is asked: an error, if it is lost. Asks a stream of the library's own,
   /// since the program may have destroyed that of the operation.
-  Status ask_device() const { return gpu::gpu().query(asked_->get()).status(); }
+  Status ask_device() const { return gpu::gpu().query(asked_->peek()).status(); }
 
  private:
   struct Line {

@@ -18,7 +18,7 @@ void keep_until_written(const std::shared_ptr<GpuStream>& stream, std::vector<st
 
 /// Whether nothing is in the stream. An error means that the device is lost: nothing runs there any more.
 inline bool idle(const GpuStream& stream) {
-  const auto ended = gpu::gpu().query(stream.get());
+  const auto ended = gpu::gpu().query(stream.peek());
   return !ended.ok() || *ended;
 }
 

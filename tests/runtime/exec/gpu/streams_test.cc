@@ -242,6 +242,44 @@ TEST(GpuStreams, FunctionsAndEventsKeepTheOrderOfHostAndDevice) {
             "");
 }
 
+/// The end of an operation is the end of its stream only if no other thread uses the stream: that thread may
+/// have taken its handle before the operation, and enqueue work after it.
+TEST(GpuStreams, SynchronizeWaitsForTheWorkOfAnotherThread) {
+  OURO_NEEDS_GPU();
+  EXPECT_EQ(run_threads(1,
+                        [](Context& c) -> std::string {
+                          Floats data;
+                          OURO_RANK_OK(data.make(c, 100));
+                          OURO_RANK_OK(data.fill(1));
+                          auto stream = Stream::create(c.device());
+                          OURO_RANK_OK(stream);
+                          std::atomic<bool> taken{false}, enqueue{false}, ran{false};
+                          Status enqueued;
+                          std::thread other([&] {
+                            const gpu::Stream handle = stream->impl()->gpu()->get();
+                            taken = true;
+                            while (!enqueue) std::this_thread::yield();
+                            enqueued = gpu::gpu().call_host(
+                                handle,
+                                [](void* done) {
+                                  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                                  *static_cast<std::atomic<bool>*>(done) = true;
+                                },
+                                &ran);
+                          });
+                          while (!taken) std::this_thread::yield();
+                          auto work = all_reduce(c.world(), data.view(), data.view(), ReduceOp::sum, *stream);
+                          enqueue = true;
+                          other.join();
+                          OURO_RANK_OK(work);
+                          OURO_RANK_OK(enqueued);
+                          OURO_RANK_OK(stream->synchronize());
+                          OURO_RANK_CHECK(ran, "the work of another thread was not awaited");
+                          return "";
+                        }),
+            "");
+}
+
 TEST(GpuStreams, DeviceMemoryWorksOnHostStreamsAndInBatches) {
   OURO_NEEDS_GPU();
   EXPECT_EQ(run_threads(3,
