@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/gpu/collect.h"
+#include "kernels/gpu/exchange.h"
 #include "kernels/gpu/optim.h"
 #include "kernels/gpu/resident.h"
 #include "runtime/core/per_process.h"
@@ -25,6 +26,7 @@ std::span<const Kernel* const> all_kernels() {
       for (const Kernel& kernel : optim_kernels()) list.push_back(&kernel);
     const std::span<const Kernel* const> resident = resident_kernels();
     list.insert(list.end(), resident.begin(), resident.end());
+    list.push_back(&exchange_kernel());
     return &list;
   }();
   return all;
