@@ -72,8 +72,14 @@ R hand_over(const Call& c, const On&... on) {
     return invalid(fmt::format("{} elements for each of {} ranks overflow an address", c.count, n));
   const CView in(c.in, traits.in.many() ? all : c.count, c.type, place);
   const View out(c.out, traits.out.many() ? all : c.count, c.type, place);
+  if (c.half == MessageHalf::send && c.root != c.comm->rank)
+    c.comm->sent.store(true, std::memory_order_relaxed);
+  if (c.half != MessageHalf::none && place.kind != Device::Kind::host) {
+    const Transfer t =
+        c.half == MessageHalf::send ? Transfer::send_to(c.root, in) : Transfer::receive_from(c.root, out);
+    return exchange(group, std::span(&t, 1), on...);
+  }
   if (c.half == MessageHalf::send) {
-    if (c.root != c.comm->rank) c.comm->sent.store(true, std::memory_order_relaxed);
     return send(group, in, c.root, 0, on...);
   }
   if (c.half == MessageHalf::recv) {

@@ -330,6 +330,24 @@ int ouro_recv(ouro_group_t group, void* data, size_t count, ouro_dtype_t dtype, 
   });
 }
 
+int ouro_exchange(ouro_group_t group, const ouro_transfer_t* transfers, size_t n, ouro_stream_t stream,
+                  ouro_work_t* work) {
+  return guarded([&]() -> Status {
+    OURO_TRY(need(group, "exchange", "group"));
+    if (n > 0) OURO_TRY(need(transfers, "exchange", "transfers"));
+    std::vector<Transfer> all;
+    all.reserve(n);
+    for (std::size_t i = 0; i < n; ++i) {
+      const ouro_transfer_t& t = transfers[i];
+      const Call c("exchange", group, t.dtype, nullptr, stream);
+      OURO_TRY(c.status());
+      OURO_ASSIGN(const View view, c.view(t.data, t.count, "data"));
+      all.push_back({t.peer, t.sends != 0, view});
+    }
+    return issue(stream, work, [&](const Stream& s) { return exchange(group->get(), all, s); });
+  });
+}
+
 int ouro_probe(ouro_group_t group, int src, int tag, int* found, ouro_received_t* received) {
   return guarded([&]() -> Status {
     OURO_TRY(need(group, "probe", "group"));

@@ -13,11 +13,11 @@
 namespace ouro::gpu {
 
 /// The layout of an exchange arena: the memory of one rank, on its device, that all ranks of the group map,
-/// and that is all zero before the first launch. After a header (the word that is set when this rank has
-/// failed) it has one part per channel. A part begins with the state that outlives a launch, so that a
-/// captured launch can be replayed. Then come, each indexed by the peer that writes it: the ring of entries
-/// of the peer's messages to this rank, `freed` (how many entries of the ring to the peer it has taken), and
-/// the slots, which hold the data of the latest entries.
+/// and that is all zero before the first launch. After a header (a word that is set when this rank has
+/// failed, and one that another rank sets when it has failed) it has one part per channel. A part begins with
+/// the state that outlives a launch, so that a captured launch can be replayed. Then come, each indexed by
+/// the peer that writes it: the ring of entries of the peer's messages to this rank, `freed` (how many
+/// entries of the ring to the peer it has taken), and the slots, which hold the data of the latest entries.
 struct ExchangeLayout {
   static constexpr int kMaxRanks = 64, kMaxChannels = 64;
   static constexpr int kEntries = 32;  ///< of a ring: messages that are announced and not yet taken
@@ -72,6 +72,9 @@ struct ExchangeArgs {
   /// The launch ends early when this word is not 0. The word is mapped from the host.
   const std::uint32_t* abort = nullptr;
   ResidentError* error = nullptr;  ///< mapped from the host
+  /// For each rank that a block waits for, the milliseconds since the start of the launch, from 1 on: a
+  /// number that changes while the wait lasts. Mapped from the host.
+  std::uint32_t* waits = nullptr;
   std::byte* arena[kMaxRanks] = {};
   /// The transfers, sends first, if they do not fit into `few`: in memory that is mapped from the host.
   const ExchangeTransfer* many = nullptr;

@@ -49,6 +49,7 @@ struct ExchangeShared {
   ExchangeWay out[ExchangeLayout::kMaxRanks], in[ExchangeLayout::kMaxRanks];
   std::uint64_t freed[ExchangeLayout::kMaxRanks];    // the last value that was seen
   std::uint64_t awaited[ExchangeLayout::kMaxRanks];  // the value at which no peer reads this rank's buffers
+  std::uint32_t waits[ExchangeLayout::kMaxRanks];    // the last milliseconds that the host was told
 };
 
 /// One rank's part of an exchange, in one channel. A block polls all of its peers and serves whichever can
@@ -99,14 +100,17 @@ class Exchange {
 
   /// Returns false if this rank has failed before; then nothing may be accessed.
   OURO_HD bool enter() {
-    const bool failed = load_relaxed(failed_word()) != 0;
+    // Another rank may have failed, and have freed buffers that it had announced.
+    const bool failed = load_relaxed(failed_word()) != 0, revoked = load_relaxed(revoked_word(a_.rank)) != 0;
     const ExchangeState& kept = *reinterpret_cast<const ExchangeState*>(part(a_.rank));
     for (int p = b_.thread(); p < n_; p += b_.threads()) {
       begin(&s_.out[p], kept.sent[p], a_.sends[p], a_.sends[p + 1]);
       begin(&s_.in[p], kept.taken[p], a_.receives[p], a_.receives[p + 1]);
       s_.freed[p] = s_.awaited[p] = 0;
+      s_.waits[p] = 0;
     }
-    return !b_.any(failed);
+    if (revoked && b_.thread() == 0) fail(ResidentFault::aborted, -1, 0, 0);
+    return !b_.any(failed || revoked);
   }
   OURO_HD void leave() {
     ExchangeState& kept = *reinterpret_cast<ExchangeState*>(part(a_.rank));
@@ -178,6 +182,7 @@ class Exchange {
       return;
     }
     const bool in_slot = e.where == ExchangeEntry::kInSlot;
+    if (!in_slot && load_relaxed(revoked_word(a_.rank)) != 0) return fail(ResidentFault::aborted, p, 0, 0);
     w.moves = true, w.to = w.at;
     w.bytes = in_slot && w.left > a_.layout.slot_bytes ? a_.layout.slot_bytes : w.left;
     w.from = in_slot ? slot(p, a_.rank, w.entries) : reinterpret_cast<const std::byte*>(e.where) + w.offset;
@@ -243,17 +248,26 @@ class Exchange {
 
   /// Checks whether the wait for p has to end.
   OURO_HD void must_end(int p) {
+    const std::uint64_t waited = now_ns() - start_;
     if (load_relaxed(failed_word()) != 0)
       failed_ = true;
-    else if (load_relaxed(a_.abort) != 0)
+    else if (load_relaxed(a_.abort) != 0 || load_relaxed(revoked_word(a_.rank)) != 0)
       fail(ResidentFault::aborted, p, 0, 0);
-    else if (now_ns() - start_ >= a_.deadline_ns)
+    else if (waited >= a_.deadline_ns)
       fail(ResidentFault::deadline, p, 0, 0);
+    constexpr std::uint64_t kMillisecond = 1'000'000;
+    const auto waits = static_cast<std::uint32_t>(waited / kMillisecond);
+    if (waits == s_.waits[p]) return;
+    s_.waits[p] = waits;
+    store_release(a_.waits + p, waits);
   }
-  /// The first of the rank's blocks to fail writes the record.
+  /// The first of the rank's blocks to fail writes the record. The others' kernels read no buffer of this
+  /// rank from then on, except those that they are reading.
   OURO_HD void fail(ResidentFault fault, int peer, std::uint64_t sent, std::uint64_t expected) {
     failed_ = true;
     if (!claim(failed_word())) return;
+    for (int p = 0; p < n_; ++p)
+      if (p != a_.rank) store_release(revoked_word(p), 1);
     a_.error->sent = sent;
     a_.error->expected = expected;
     a_.error->peer = peer;
@@ -283,6 +297,9 @@ class Exchange {
                                             static_cast<std::uint64_t>(from) * ExchangeLayout::kLine);
   }
   OURO_HD std::uint32_t* failed_word() const { return reinterpret_cast<std::uint32_t*>(a_.arena[a_.rank]); }
+  OURO_HD std::uint32_t* revoked_word(int rank) const {
+    return reinterpret_cast<std::uint32_t*>(a_.arena[rank]) + 1;
+  }
 
   const ExchangeArgs& a_;
   const Block& b_;

@@ -71,8 +71,8 @@ Result<Launch> exchange(const ExchangeArgs& a) {
   if (n < 1 || n > ExchangeLayout::kMaxRanks || a.layout.channel_bytes == 0)
     return invalid("exchange: the layout was not made by exchange_layout");
   if (a.rank < 0 || a.rank >= n) return invalid(fmt::format("exchange: rank {} of {} ranks", a.rank, n));
-  if (a.deadline_ns == 0 || a.abort == nullptr || a.error == nullptr)
-    return invalid("exchange: a launch needs a deadline, an abort word and an error record");
+  if (a.deadline_ns == 0 || a.abort == nullptr || a.error == nullptr || a.waits == nullptr)
+    return invalid("exchange: a launch needs a deadline, an abort word, an error record and words for waits");
   for (int r = 0; r < n; ++r)
     if (a.arena[r] == nullptr) return invalid(fmt::format("exchange: the arena of rank {} is missing", r));
   OURO_TRY(check_list(a, a.sends, 0));

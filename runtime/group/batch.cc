@@ -96,6 +96,29 @@ Status Batch::defer(std::shared_ptr<Group> g, std::unique_ptr<Message> m, std::s
   }
 }
 
+Status Batch::defer(std::shared_ptr<Group> g, std::vector<Transfer> transfers, bool on_device,
+                    std::shared_ptr<Stream> s, std::shared_ptr<WorkState>* work) {
+  Group& group = *g;
+  try {
+    for (const Transfer& t : transfers)
+      if (Status wrong = g->check(t); !wrong.ok()) return refuse(wrong);
+    for (const Item& i : items_)
+      if (i.group == g && i.stream == s && !i.transfers.empty() && i.on_device != on_device)
+        return refuse(
+            invalid("exchange: in one batch and on one stream buffers on a GPU and in memory of the host"));
+    return defer_item({.group = std::move(g),
+                       .stream = std::move(s),
+                       .operation = nullptr,
+                       .message = nullptr,
+                       .transfers = std::move(transfers),
+                       .on_device = on_device,
+                       .promised = nullptr},
+                      work);
+  } catch (const std::exception&) {
+    return refuse(group.out_of_memory());
+  }
+}
+
 /// The runs decide what all ranks put into their staging buffers, so they may depend only on what all ranks
 /// know alike: the shapes of the operations of this group, in their order. They must not depend on what else
 /// is in the batch.
@@ -104,7 +127,7 @@ std::vector<Batch::Run> Batch::runs() const {
   std::vector<std::pair<const Group*, std::size_t>> latest;  // of each group, its last run
   for (std::size_t k = 0; k < items_.size(); ++k) {
     const Item& i = items_[k];
-    if (i.message) continue;
+    if (!i.operation) continue;
     const Group* const group = i.group.get();
     auto last = std::find_if(latest.begin(), latest.end(), [&](const auto& l) { return l.first == group; });
     if (last == latest.end()) {
@@ -130,7 +153,7 @@ bool Batch::can_run_as_one(const Run& run) const {
   std::vector<const Operation*> operations;
   for (std::size_t k = run.items.front(); k <= run.items.back(); ++k) {
     const Item& i = items_[k];
-    if (i.message) continue;
+    if (!i.operation) continue;
     const bool mine = i.group == first.group;
     if (mine ? i.stream != first.stream : i.stream && i.stream == first.stream) return false;
     if (mine) operations.push_back(&i.operation->get());
@@ -172,6 +195,24 @@ void Batch::pass_on(const Status& submitted, const std::shared_ptr<WorkState>& w
     work->then(keep);
   else
     keep(submitted);
+}
+
+Status Batch::run_exchanges(Group& group, const std::vector<Item*>& items, Stream* on, bool keep_work) {
+  std::vector<Transfer> all;
+  std::vector<std::shared_ptr<WorkState>> promised;
+  bool on_device = false;
+  for (const Item* i : items) {
+    if (i->transfers.empty()) continue;
+    all.insert(all.end(), i->transfers.begin(), i->transfers.end());
+    on_device = i->on_device;
+    if (i->promised.use_count() > 1) promised.push_back(i->promised);  // somebody may wait for it
+  }
+  if (all.empty()) return {};
+  std::shared_ptr<WorkState> work;
+  const Status s = group.exchange(all, on_device, on, &work);
+  if (!promised.empty()) pass_on(s, work, std::move(promised));
+  if (work && keep_work) waits_.push_back(std::move(work));
+  return s;
 }
 
 /// Each group's share runs in the caller if it is the only one and has no stream, else on its stream or on
@@ -229,6 +270,7 @@ Status Batch::submit() {
       else if (auto work = share.runs_on->enqueue(std::move(run)); !share.stream)
         waits_.push_back(std::move(work));
     }
+    note(run_exchanges(*share.group, share.items, share.runs_on, !share.stream));
   }
   // In the order of the calls, which is what the members of a group agree on.
   std::vector<Run> runs = this->runs();

@@ -26,6 +26,9 @@ class Batch {
                std::shared_ptr<WorkState>* work);
   Status defer(std::shared_ptr<Group>, std::unique_ptr<Message>, std::shared_ptr<Stream>,
                std::shared_ptr<WorkState>* work);
+  /// Exchanges of one group on one stream become one.
+  Status defer(std::shared_ptr<Group>, std::vector<Transfer>, bool on_device, std::shared_ptr<Stream> s,
+               std::shared_ptr<WorkState>* work);
   /// Records a call that cannot be deferred, like an argument error. Returns `why`.
   Status refuse(const Status& why);
 
@@ -33,8 +36,10 @@ class Batch {
   struct Item {
     std::shared_ptr<Group> group;
     std::shared_ptr<Stream> stream;
-    std::unique_ptr<KeptOperation> operation;  // null for messages
+    std::unique_ptr<KeptOperation> operation;  // null for messages and exchanges
     std::shared_ptr<Message> message;
+    std::vector<Transfer> transfers = {};
+    bool on_device = false;               // the transfers
     std::shared_ptr<WorkState> promised;  // what the user waits on
   };
   /// Operations of one group, by index, that follow each other in that group and may run as one.
@@ -51,6 +56,8 @@ class Batch {
   Status defer_item(Item, std::shared_ptr<WorkState>* work);
   std::vector<Run> runs() const;
   bool can_run_as_one(const Run&) const;
+  /// Runs the exchanges among the items as one, on `on` or (nullptr) in the caller.
+  Status run_exchanges(Group&, const std::vector<Item*>&, Stream* on, bool keep_work);
   static void pass_on(const Status& submitted, const std::shared_ptr<WorkState>& work,
                       std::vector<std::shared_ptr<WorkState>> promised);
   int depth_ = 0;

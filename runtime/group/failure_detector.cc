@@ -98,7 +98,7 @@ Status FailureDetector::keep(Status first, Collective collective, bool notify_pe
   };
   best_effort([&] {
     std::lock_guard lock(release_mutex_);
-    if (release_) release_(first);
+    for (const auto& [by, release] : releases_) best_effort([&] { release(first); });
   });
   best_effort([&] {
     if (notify_peers && context_.records().publish(members_.mine(), *first.failure(), collective))
@@ -108,10 +108,14 @@ Status FailureDetector::keep(Status first, Collective collective, bool notify_pe
   return first;
 }
 
-void FailureDetector::when_failed(std::function<void(const Status&)> release) {
+void FailureDetector::when_failed(const void* by, std::function<void(const Status&)> release) {
   std::lock_guard lock(release_mutex_);
-  release_ = std::move(release);
-  if (const Status s = status(); release_ && !s.ok()) release_(s);
+  if (!release) {
+    releases_.erase(by);
+    return;
+  }
+  const auto& kept = releases_[by] = std::move(release);
+  if (const Status s = status(); !s.ok()) kept(s);
 }
 
 void FailureDetector::adopt_errors() {

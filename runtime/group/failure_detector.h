@@ -53,9 +53,9 @@ class FailureDetector final : public MemberObserver {
   Status fail(const Status&);
   /// The same if this rank has no memory or no thread for something that its members wait for.
   Status out_of_memory() { return keep(no_memory(), Collective::none, true); }
-  /// Registers `release`, which is called with the first error, at once if there is one already; by one
-  /// thread at a time. Empty: removes it.
-  void when_failed(std::function<void(const Status&)> release);
+  /// Registers `release` of `by`, which is called with the first error, at once if there is one already; by
+  /// one thread at a time. Empty: removes it.
+  void when_failed(const void* by, std::function<void(const Status&)> release);
 
   /// Called periodically while an operation waits. Errors: that of the group, which may be new.
   Status check(InFlight&);
@@ -98,7 +98,7 @@ class FailureDetector final : public MemberObserver {
   Status error_;                             // the first one
   std::map<std::string, Repeat> said_slow_;  // by host; guarded by mutex_
   std::mutex release_mutex_;
-  std::function<void(const Status&)> release_;
+  std::map<const void*, std::function<void(const Status&)>> releases_;  // under release_mutex_
 };
 
 /// How operations wait: their checks are those of the detector.

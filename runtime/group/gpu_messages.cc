@@ -96,8 +96,10 @@ Result<std::shared_ptr<WorkState>> GpuMessages::enqueue(const std::vector<std::s
       OURO_TRY(gpu.copy(c->memory.get(), m->device_memory, bytes, stream->get()));
     const auto* const pinned = m->carrier.as<PinnedCarrier>();
     if (!pinned) continue;
-    // For receives, too: bytes that the message does not fill are copied back unchanged.
-    OURO_TRY(gpu.copy(pinned->memory.get(), m->device_memory, bytes, stream->get()));
+    // For receives, too: bytes that the message does not fill are copied back unchanged. A receive of an
+    // exchange is filled, or the group has failed.
+    if (m->request.sends || !m->request.exchange)
+      OURO_TRY(gpu.copy(pinned->memory.get(), m->device_memory, bytes, stream->get()));
     if (!m->request.sends) received.push_back({m->device_memory, m->carrier.on_host(), bytes});
   }
   const auto exchanged = stream->enqueue([messages, exchange = std::move(exchange)] {

@@ -26,7 +26,7 @@ GpuOperations::GpuOperations(Context& context, const Members& members, std::uint
 
 GpuOperations::~GpuOperations() {
   context_.observers().dismiss(static_cast<DeviceObserver&>(*this));
-  detector_.when_failed({});
+  detector_.when_failed(this, {});
   sequencer_.watch(nullptr);
   executor_.reset();
 }
@@ -43,7 +43,7 @@ GpuExecutor& GpuOperations::executor() {
         std::make_unique<GpuExecutor>(context_, members_, waiter_, key_, detector_.settings().deadline);
     sequencer_.watch(&executor_->pending());
     lock.unlock();
-    detector_.when_failed([this](const Status& why) { release(why); });
+    detector_.when_failed(this, [this](const Status& why) { release(why); });
     context_.observers().enrol(static_cast<DeviceObserver&>(*this));
   }
   return *executor_;

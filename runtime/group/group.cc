@@ -92,6 +92,7 @@ Group::Group(std::shared_ptr<Context> context, GroupSpec spec, int rank, std::ve
       host_(planner_, sequencer_, detector_, resources_),
       gpu_(*context_, members_, spec_.key, planner_, sequencer_, detector_, waiter_, host_,
            [this] { return make_inner(); }),
+      exchanges_(*context_, members_, records_, spec_.key, detector_, waiter_),
       gpu_messages_(*context_, members_),
       mailbox_(context_->cores(), records_, detector_, fabric_of(*context_, members_), context_->faults(),
                [this] { return resources_.wiring.make_message_links(); }) {
@@ -110,7 +111,7 @@ void Group::end(Group* g) {
 
 bool Group::busy() {
   if (closed()) return false;
-  return sequencer_.busy() || !gpu_.idle() || mailbox_.in_flight().any();
+  return sequencer_.busy() || !gpu_.idle() || !exchanges_.idle() || mailbox_.in_flight().any();
 }
 
 void Group::abort_in_flight() {
@@ -320,6 +321,7 @@ Status Group::check_wait(const char* what) {
 void Group::await_rest() {
   sequencer_.await_rest();
   gpu_.drain();
+  exchanges_.drain();
 }
 
 Status Group::close() {

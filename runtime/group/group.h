@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "runtime/exec/host/host_resources.h"
 #include "runtime/group/adaptation.h"
 #include "runtime/group/failure_detector.h"
+#include "runtime/group/gpu_exchanges.h"
 #include "runtime/group/gpu_messages.h"
 #include "runtime/group/gpu_operations.h"
 #include "runtime/group/group_spec.h"
@@ -102,6 +104,18 @@ class Group final : public InnerGroup, public std::enable_shared_from_this<Group
                                                 const std::shared_ptr<GpuStream>& stream,
                                                 std::chrono::milliseconds deadline = {});
 
+  // Exchanges.
+  /// Sends and receives that match by pairs of ranks and order, and never with other messages. All are in
+  /// memory of the host, or all `on_device`: then by kernels if all ranks can (GpuExchanges), else as
+  /// messages with a tag of their own. Only the ranks that are named take part. stream == nullptr: returns
+  /// when all have ended; *work stays untouched then. Errors of the arguments are returned at once and are
+  /// not sticky.
+  Status check(const Transfer&) const;
+  Status exchange(std::span<const Transfer>, bool on_device, Stream* stream,
+                  std::shared_ptr<WorkState>* work);
+  /// The number of exchanges that this rank has enqueued as kernels.
+  std::uint64_t exchanged_by_kernels() { return exchanges_.ran(); }
+
   Status status() const { return detector_.status(); }
   /// Whether status() is a failure: one load.
   bool failed() const override { return !detector_.ok(); }
@@ -149,6 +163,12 @@ class Group final : public InnerGroup, public std::enable_shared_from_this<Group
   Status gone() const;   ///< the error of calls after close()
   /// exchange() of messages that count as in flight already.
   Status exchange_held(const std::vector<Message*>&, std::chrono::milliseconds deadline);
+  Status exchange_on_device(std::span<const Transfer>, const std::shared_ptr<GpuStream>&,
+                            std::shared_ptr<WorkState>* work);
+  Status exchange_on_host(std::span<const Transfer>, Stream&, std::shared_ptr<WorkState>* work);
+  static std::vector<std::shared_ptr<Message>> messages_of(std::span<const Transfer>, bool on_device);
+  void order_exchange(Stream&);
+  Status exchanged(const Status& outcome);
   Status plan(const Operation&, Plan*);
   /// The spec of a group over some ranks of the job, which are members of this one, with the settings of this
   /// one. `salt` distinguishes groups of equal names.
@@ -181,8 +201,11 @@ class Group final : public InnerGroup, public std::enable_shared_from_this<Group
   Sequencer sequencer_;
   HostOperations host_;
   GpuOperations gpu_;
+  GpuExchanges exchanges_;
   GpuMessages gpu_messages_;
   Mailbox mailbox_;
+  std::mutex exchange_mutex_;
+  std::shared_ptr<WorkState> last_exchange_;  // by messages
   std::mutex own_stream_mutex_;
   std::unique_ptr<HostStream> own_stream_;
 };

@@ -92,7 +92,7 @@ Result<Messages*> Mailbox::engine() {
 Status Mailbox::check(const MessageRequest& r, const void* memory) const {
   const char* what = r.sends ? "send" : "recv";
   const int n = members_.size();
-  if (r.tag < 0) return invalid(fmt::format("{}: tag {}; expected 0 to 2^31-1", what, r.tag));
+  if (r.tag < 0 && !r.exchange) return invalid(fmt::format("{}: tag {}; expected 0 to 2^31-1", what, r.tag));
   if ((r.peer < 0 || r.peer >= n) && (r.sends || r.peer != MessageRequest::kAny))
     return invalid(fmt::format("{}: rank {} is not in the group (0..{})", what, r.peer, n - 1));
   if (r.bytes > 0 && !memory) return invalid(fmt::format("{}: null buffer with {} bytes", what, r.bytes));

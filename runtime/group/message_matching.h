@@ -27,9 +27,10 @@ struct MessageRequest {
   std::size_t bytes = 0;    ///< size of the message, or of the receive buffer
   bool exact = false;       ///< receives: `bytes` is the expected length, not only the capacity
   DType dtype = DType::u8;  ///< of the elements; both ends must say the same, unless one says u8
+  bool exchange = false;    ///< part of an exchange, with the tag kExchangeTag, which no caller can give
   /// Receives: the key of the message that MessageMatching::set_aside has reserved; 0: the next message.
   std::uint64_t matched = 0;
-  static constexpr int kAny = -1;
+  static constexpr int kAny = -1, kExchangeTag = -1;
 };
 
 struct UnexpectedMessage;

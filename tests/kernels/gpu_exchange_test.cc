@@ -24,6 +24,7 @@ struct RankMemory {
   std::byte* arena = nullptr;
   std::uint32_t abort = 0;
   ResidentError error = {};
+  std::uint32_t waits[ExchangeLayout::kMaxRanks] = {};
   explicit RankMemory(std::uint64_t bytes) : storage(new std::byte[bytes + 128]()) {
     void* p = storage.get();
     std::size_t space = bytes + 128;
@@ -88,7 +89,7 @@ std::unique_ptr<Packed> pack(World& w, int rank, const Call& call, Reach reach) 
   a.layout = w.layout, a.rank = rank;
   a.same_process = reach == Reach::all ? ~std::uint64_t{0} : std::uint64_t{1} << rank;
   a.deadline_ns = 20'000'000'000;
-  a.abort = &w.at(rank).abort, a.error = &w.at(rank).error;
+  a.abort = &w.at(rank).abort, a.error = &w.at(rank).error, a.waits = w.at(rank).waits;
   for (int r = 0; r < n; ++r) a.arena[r] = w.at(r).arena;
   for (int p = 0; p < n; ++p) {
     a.sends[p] = static_cast<std::uint32_t>(packed->many.size());
@@ -313,6 +314,22 @@ TEST_P(GpuExchange, DeadlineAndAbortEndEveryWait) {
     EXPECT_TRUE(m.guards_are_intact());
     EXPECT_EQ(m.target[0], std::byte{0xa5});
   }
+}
+
+/// A rank that fails keeps the others from reading buffers that it has announced: its program may free them.
+TEST(GpuExchangeFailure, RevokesWhatWasAnnounced) {
+  World w(2, 2);
+  Traffic m(0, 1, 40'000, 0, 0);
+  auto sends = pack(w, 0, {{{1, {m.sent(), m.bytes}}}, {}}, Reach::all);
+  sends->args.deadline_ns = 5'000'000;
+  run_launch(*sends, Blocks::one_thread);
+  EXPECT_EQ(w.at(0).error.fault, ResidentFault::deadline);
+  EXPECT_EQ(w.at(0).error.peer, 1);
+  EXPECT_GE(w.at(0).waits[1], 1u) << "the host is told whom the launch waits for";
+  EXPECT_EQ(w.at(0).waits[0], 0u);
+  run_launch(*pack(w, 1, {{}, {{0, {m.received(), m.bytes}}}}, Reach::all), Blocks::one_thread);
+  EXPECT_EQ(w.at(1).error.fault, ResidentFault::aborted);
+  EXPECT_EQ(m.target[0], std::byte{0xa5});
 }
 
 /// The shares of the channels are the message, in order.

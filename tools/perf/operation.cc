@@ -42,6 +42,10 @@ Status issue_one(Group& g, const Call& c, const S&... stream) {
       return to_status(all_to_all(g, in, out, stream...));
     case Kind::sendrecv: {
       const int n = g.size(), next = (g.rank() + 1) % n, previous = (g.rank() + n - 1) % n;
+      if (c.device.kind != Device::Kind::host) {
+        const Transfer both[] = {Transfer::send_to(next, in), Transfer::receive_from(previous, out)};
+        return to_status(exchange(g, both, stream...));
+      }
       group_start();
       const Status sent = to_status(send(g, in, next, 0, stream...));
       const Status received = to_status(recv(g, out, previous, 0, stream...));

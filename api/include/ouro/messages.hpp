@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "ouro/groups.hpp"
 
@@ -79,6 +80,32 @@ OURO_API Result<std::optional<Matched>> match(Group&, int src, int tag = 0);
 /// message. Errors: as recv; invalid (an empty handle, one of another group, one already received or being
 /// received by another call, a message longer than `out`; inside group_start).
 OURO_API Result<Received> recv(Group&, const Matched&, View out, Milliseconds deadline = Milliseconds(0));
+
+/// One message of an exchange, at one of its ends.
+struct OURO_API Transfer {
+  int peer = 0;        ///< rank of the other end in the group; may be this rank
+  bool sends = false;  ///< false: it is received
+  View buffer;         ///< is not written if the message is sent
+  static Transfer send_to(int rank, CView data);
+  static Transfer receive_from(int rank, View out);
+};
+/// Sends and receives several messages at the same time. The k-th message that one rank sends to another in
+/// exchanges of the group meets the k-th that the other receives from it in exchanges, whatever calls these
+/// are in. Each must have exactly the length of its receive, else the group fails with `mismatch`. They never
+/// meet messages of send() and recv(). Only the ranks that are named take part. The messages of one call do
+/// not wait for each other. Those of later calls of this rank wait for this one, also on other streams.
+///
+/// The buffers of a call are all in memory of this rank's GPU, or all in memory of the host, and so are those
+/// at the other ends. An empty buffer counts as one of the others' kind. A rank may send to itself. Buffers
+/// that are written must not overlap others of the call.
+///
+/// On GPUs of one host that can map each other's memory, one kernel of each rank moves all messages of a
+/// call, if ranks that share a GPU are threads of one process. Such an exchange can be captured in a graph.
+/// Replays and other exchanges of the group must be ordered by the program. Elsewhere messages move through
+/// the host. Inside group_start, exchanges of one group on one stream become one exchange. Errors: invalid
+/// (rank, buffer; reported by the call, not sticky); all others are sticky.
+OURO_API Status exchange(Group&, std::span<const Transfer>);
+OURO_API Result<Work> exchange(Group&, std::span<const Transfer>, const Stream&);  ///< the same on a stream
 
 /// Messages of one group, in host memory, that are in flight at the same time without a thread for each: one
 /// thread drives all of them, while there are any. Thread-safe. Copies are handles of the same set. When the

@@ -262,6 +262,21 @@ OURO_API int ouro_send(ouro_group_t group, const void* data, size_t count, ouro_
 OURO_API int ouro_recv(ouro_group_t group, void* data, size_t count, ouro_dtype_t dtype, int src, int tag,
                        int64_t deadline_ms, ouro_received_t* received, ouro_stream_t stream,
                        ouro_work_t* work);
+/** One message of an exchange, at one of its ends. */
+typedef struct ouro_transfer {
+  int peer;           /**< rank of the other end; may be the caller's */
+  int sends;          /**< not 0: `data` is sent; 0: it is received */
+  void* data;         /**< not written if it is sent */
+  size_t count;       /**< elements */
+  ouro_dtype_t dtype; /**< of the elements */
+} ouro_transfer_t;
+/** Sends and receives `n` messages at the same time. The k-th message from one rank to another in exchanges
+ * meets the k-th receive there, of exactly the same length; else the group fails with a mismatch. Messages of
+ * exchanges have no tags and never meet those of ouro_send. Only the ranks that are named take part. All
+ * buffers are on the rank's GPU, or all in memory of the host, at both ends. Between ouro_group_start and
+ * ouro_group_end, exchanges of one group on one stream become one. */
+OURO_API int ouro_exchange(ouro_group_t group, const ouro_transfer_t* transfers, size_t n,
+                           ouro_stream_t stream, ouro_work_t* work);
 /** If a message that ouro_recv(src, tag) would take is here, sets *found = 1 and describes it in *received;
  * else sets *found = 0. Never blocks. */
 OURO_API int ouro_probe(ouro_group_t group, int src, int tag, int* found, ouro_received_t* received);

@@ -174,7 +174,42 @@ TEST_P(GpuCost, Staged) {
   EXPECT_EQ(pieces(count_calls({.path = "staged", .ranks = n}, sum)), ranks(n, one, one));
 }
 
-/// Target: 1 a rank and group, whatever the number of messages in it.
+/// A message to the next rank and one from the previous one, `each` times, in one exchange.
+CountedCall exchanged(int each) {
+  return [each](CountedRank& r) -> Status {
+    const int n = r.group.size(), me = r.group.rank();
+    std::vector<Transfer> all;
+    for (int i = 0; i < each; ++i) {
+      all.push_back(Transfer::send_to((me + 1) % n, r.input(r.count)));
+      all.push_back(Transfer::receive_from((me + n - 1) % n, r.output(r.count)));
+    }
+    return status_of(exchange(r.group, all, r.stream));
+  };
+}
+
+/// One kernel of a rank carries all messages of a call, whatever their number and length.
+TEST_P(GpuCost, Exchange) {
+  OURO_NEEDS_FAKES();
+  for (const int each : {1, 3, 40}) {
+    const CountedCase ring{.path = "auto", .ranks = n, .count = 10'000, .checked = false};
+    const Counted counted = count_calls(ring, exchanged(each));
+    EXPECT_EQ(pieces(counted), ranks(n, "launch 1, record 1", "launch 1, record 1"));
+    for (const CallCounts& c : counted.ranks) {
+      EXPECT_EQ(c.of(GpuCall::capturing), 1);
+      EXPECT_EQ(c.of(GpuCall::pointer), 0) << "memory of ouro is known";
+      EXPECT_EQ(c.queries(), 0);
+    }
+  }
+}
+/// Through the host a receive copies nothing down, as its whole buffer is filled.
+TEST_P(GpuCost, ExchangeThroughTheHost) {
+  OURO_NEEDS_FAKES();
+  const CountedCase ring{.path = "staged", .ranks = n, .checked = false};
+  const std::string one = "batch 1, record 1, copy 2, call_host 1";
+  EXPECT_EQ(pieces(count_calls(ring, exchanged(1))), ranks(n, one, one));
+}
+
+/// Messages with tags go through the host.
 TEST_P(GpuCost, Messages) {
   OURO_NEEDS_FAKES();
   const CountedCase ring{.path = "auto", .ranks = n, .checked = false};

@@ -1,0 +1,428 @@
+// Exchanges: sends and receives between ranks, by kernels and through the host, as threads and as processes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "runtime/group/group.h"
+#include "tests/runtime/exec/gpu/device_arena.h"
+#include "tests/runtime/failure/harness.h"
+#include "tests/timing.h"
+
+namespace ouro::test {
+namespace {
+
+/// Where ranks and their memory are. kernels: exchanges move by kernels there.
+struct Place {
+  const char* name;
+  Mode mode;
+  const char* path;
+  const char* devices;
+  bool kernels;
+};
+void PrintTo(const Place& p, std::ostream* os) { *os << p.name; }
+
+/// Sets the environment of a place while an object lives.
+class At {
+ public:
+  explicit At(const Place& p) {
+    setenv("OURO_GPU_PATH", p.path, 1);
+    setenv("OURO_FAKE_GPUS", p.devices, 1);
+  }
+  ~At() {
+    unsetenv("OURO_GPU_PATH");
+    setenv("OURO_FAKE_GPUS", "1", 1);
+  }
+};
+
+class GpuExchanges : public testing::TestWithParam<Place> {
+ protected:
+  const Place& place = GetParam();
+};
+// A process that has used emulated devices has as many as it had at first, so threads have one here; each
+// rank has its own in GpuExchangesOfDevices below.
+INSTANTIATE_TEST_SUITE_P(Places, GpuExchanges,
+                         testing::Values(Place{"threads", Mode::threads, "auto", "1", true},
+                                         Place{"processes", Mode::processes, "auto", "8", true},
+                                         Place{"threads_staged", Mode::threads, "staged", "1", false},
+                                         Place{"processes_of_one_device", Mode::processes, "auto", "1",
+                                               false}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+/// Bytes that say which message they are of.
+std::byte pattern(int from, int to, int k, std::size_t i) {
+  return static_cast<std::byte>(31 * from + 7 * to + 3 * k + static_cast<int>(i % 251));
+}
+
+/// The messages of one rank, in one arena, and whether they have arrived.
+class Letters {
+ public:
+  explicit Letters(Group& g) : group_(g) {}
+  void send(int to, std::size_t bytes, std::size_t skew = 0) { add(true, to, bytes, skew); }
+  void receive(int from, std::size_t bytes, std::size_t skew = 0) { add(false, from, bytes, skew); }
+  /// Allocates the buffers and fills those that are sent; others are cleared.
+  Status make(Context& c) {
+    device_ = c.device();
+    OURO_TRY(arena_.make(c, std::max<std::size_t>(bytes_, 1), From::ouro));
+    return fill();
+  }
+  Status fill() {
+    std::vector<std::byte> all(std::max<std::size_t>(bytes_, 1), std::byte{0xee});
+    for (const Letter& l : letters_)
+      for (std::size_t i = 0; i < l.bytes && l.sends; ++i)
+        all[l.at + i] = pattern(group_.rank(), l.peer, l.k, i);
+    return arena_.write(all);
+  }
+  std::vector<Transfer> transfers() const {
+    std::vector<Transfer> all;
+    for (const Letter& l : letters_) {
+      const View buffer(arena_.data() + l.at, l.bytes, DType::u8, device_);
+      all.push_back(l.sends ? Transfer::send_to(l.peer, buffer) : Transfer::receive_from(l.peer, buffer));
+    }
+    return all;
+  }
+  /// "" if every message has arrived, and nothing else was written.
+  std::string check() {
+    auto all = arena_.read();
+    if (!all.ok()) return all.status().message();
+    std::vector<bool> mine(all->size());
+    for (const Letter& l : letters_)
+      for (std::size_t i = 0; i < l.bytes; ++i) {
+        mine[l.at + i] = true;
+        const std::byte expected =
+            l.sends ? pattern(group_.rank(), l.peer, l.k, i) : pattern(l.peer, group_.rank(), l.k, i);
+        if ((*all)[l.at + i] != expected)
+          return fmt::format("rank {}: byte {} of message {} {} rank {}", group_.rank(), i, l.k,
+                             l.sends ? "to" : "from", l.peer);
+      }
+    for (std::size_t i = 0; i < bytes_; ++i)
+      if (!mine[i] && (*all)[i] != std::byte{0xee}) return fmt::format("byte {} between buffers", i);
+    return "";
+  }
+
+ private:
+  struct Letter {
+    bool sends;
+    int peer, k;
+    std::size_t at, bytes;
+  };
+  void add(bool sends, int peer, std::size_t bytes, std::size_t skew) {
+    const int k = static_cast<int>(
+        std::ranges::count_if(letters_, [&](const Letter& l) { return l.sends == sends && l.peer == peer; }));
+    letters_.push_back({sends, peer, k, bytes_ + skew, bytes});
+    bytes_ += (skew + bytes + 255) / 256 * 256 + 256;
+  }
+  Group& group_;
+  std::vector<Letter> letters_;
+  std::size_t bytes_ = 0;
+  Device device_;
+  DeviceArena arena_;
+};
+#define OURO_EXPECT_LETTERS(letters)                             \
+  do {                                                           \
+    if (std::string said = (letters).check(); !said.empty())     \
+      return fmt::format("{}:{}: {}", __FILE__, __LINE__, said); \
+  } while (0)
+#define OURO_EXPECT_KERNELS(group, place, times)                                           \
+  do {                                                                                     \
+    const std::uint64_t ran_here = (group).impl()->exchanged_by_kernels();                 \
+    OURO_RANK_CHECK(ran_here == ((place).kernels ? static_cast<std::uint64_t>(times) : 0), \
+                    "{} exchanges by kernels", ran_here);                                  \
+  } while (0)
+
+TEST_P(GpuExchanges, RingsOfEverySize) {
+  OURO_NEEDS_FAKES();
+  OURO_SKIP_PROCESSES_UNDER_TSAN(place.mode);
+  const At at(place);
+  for (const int n : {2, 3, 5}) {
+    EXPECT_EQ(run(place.mode, n,
+                  [&](Context& c) -> std::string {
+                    Group& g = c.world();
+                    const int next = (g.rank() + 1) % n, previous = (g.rank() + n - 1) % n;
+                    auto s = Stream::create(c.device());
+                    OURO_RANK_OK(s);
+                    int times = 0;
+                    for (const std::size_t bytes : {0, 1, 8, 4095, 8192, 8193, 70'001, 3'000'000}) {
+                      Letters letters(g);
+                      letters.send(next, bytes, 3);
+                      letters.receive(previous, bytes, 5);
+                      letters.send(previous, bytes / 2);
+                      letters.receive(next, bytes / 2);
+                      OURO_RANK_OK(letters.make(c));
+                      OURO_RANK_OK(exchange(g, letters.transfers(), *s));
+                      OURO_RANK_OK(s->synchronize());
+                      ++times;
+                      OURO_EXPECT_LETTERS(letters);
+                    }
+                    OURO_EXPECT_KERNELS(g, place, times);
+                    return "";
+                  }),
+              "");
+  }
+}
+
+TEST_P(GpuExchanges, AllPairsWithSeveralMessagesAndEachRankItself) {
+  OURO_NEEDS_FAKES();
+  OURO_SKIP_PROCESSES_UNDER_TSAN(place.mode);
+  const At at(place);
+  constexpr int n = 4, kRounds = 12;
+  EXPECT_EQ(run(place.mode, n,
+                [&](Context& c) -> std::string {
+                  Group& g = c.world();
+                  Letters letters(g);
+                  for (int k = 0; k < 9; ++k)
+                    for (int p = 0; p < n; ++p) {
+                      letters.send(p, static_cast<std::size_t>(40 * k * (g.rank() + 2 * p)));
+                      letters.receive(p, static_cast<std::size_t>(40 * k * (p + 2 * g.rank())));
+                    }
+                  OURO_RANK_OK(letters.make(c));
+                  for (int round = 0; round < kRounds; ++round) {  // without a stream, and with one
+                    OURO_RANK_OK(letters.fill());
+                    if (round % 2 == 0) {
+                      OURO_RANK_OK(exchange(g, letters.transfers()));
+                    } else {
+                      auto s = Stream::create(c.device());
+                      OURO_RANK_OK(s);
+                      auto work = exchange(g, letters.transfers(), *s);
+                      OURO_RANK_OK(work);
+                      OURO_RANK_OK(work->wait());
+                    }
+                    OURO_EXPECT_LETTERS(letters);
+                  }
+                  OURO_EXPECT_KERNELS(g, place, kRounds);
+                  return "";
+                }),
+            "");
+}
+
+/// Ranks that are not named take no part, and collectives of the group are not affected.
+TEST_P(GpuExchanges, OnlyNamedRanksTakePart) {
+  OURO_NEEDS_FAKES();
+  OURO_SKIP_PROCESSES_UNDER_TSAN(place.mode);
+  const At at(place);
+  EXPECT_EQ(run(place.mode, 3,
+                [&](Context& c) -> std::string {
+                  Group& g = c.world();
+                  Floats sum;
+                  OURO_RANK_OK(sum.make(c, 100));
+                  OURO_RANK_OK(sum.fill(1));
+                  Letters letters(g);
+                  if (g.rank() == 0) letters.send(2, 50'000);
+                  if (g.rank() == 2) letters.receive(0, 50'000);
+                  OURO_RANK_OK(letters.make(c));
+                  OURO_RANK_OK(exchange(g, letters.transfers()));
+                  OURO_RANK_OK(all_reduce(g, sum.view(), sum.view(), ReduceOp::sum));
+                  OURO_EXPECT_ALL(sum, 3);
+                  OURO_EXPECT_LETTERS(letters);
+                  OURO_EXPECT_KERNELS(g, place, g.rank() == 1 ? 0 : 1);
+                  OURO_RANK_OK(barrier(g));
+                  return "";
+                }),
+            "");
+}
+
+/// In a batch the exchanges of a group are one: the order of sends and receives does not matter. Collectives
+/// of the batch follow.
+TEST_P(GpuExchanges, OfABatchAreOne) {
+  OURO_NEEDS_FAKES();
+  OURO_SKIP_PROCESSES_UNDER_TSAN(place.mode);
+  const At at(place);
+  EXPECT_EQ(run(place.mode, 3,
+                [&](Context& c) -> std::string {
+                  Group& g = c.world();
+                  const int next = (g.rank() + 1) % 3, previous = (g.rank() + 2) % 3;
+                  auto s = Stream::create(c.device());
+                  OURO_RANK_OK(s);
+                  for (int round = 0; round < 4; ++round) {
+                    Letters letters(g);
+                    letters.receive(previous, 30'000);  // each alone would wait for the others for ever
+                    letters.receive(next, 20'000);
+                    letters.send(next, 30'000);
+                    letters.send(previous, 20'000);
+                    OURO_RANK_OK(letters.make(c));
+                    Floats sum;
+                    OURO_RANK_OK(sum.make(c, 10));
+                    OURO_RANK_OK(sum.fill(1));
+                    Work last;
+                    group_start();
+                    for (const Transfer& t : letters.transfers()) {
+                      if (round % 2 == 0) {
+                        OURO_RANK_OK(exchange(g, std::span(&t, 1)));
+                      } else {
+                        auto work = exchange(g, std::span(&t, 1), *s);
+                        OURO_RANK_OK(work);
+                        last = *work;
+                      }
+                    }
+                    if (round % 2 == 1)
+                      OURO_RANK_OK(all_reduce(g, sum.view(), sum.view(), ReduceOp::sum, *s));
+                    OURO_RANK_OK(group_end());
+                    if (round % 2 == 1) OURO_RANK_OK(last.wait());
+                    OURO_RANK_OK(s->synchronize());
+                    OURO_EXPECT_LETTERS(letters);
+                    OURO_EXPECT_ALL(sum, round % 2 == 1 ? 3 : 1);
+                  }
+                  OURO_EXPECT_KERNELS(g, place, 4);
+                  return "";
+                }),
+            "");
+}
+
+/// Exchanges match in the order of the calls, also on different streams, and never with other messages.
+TEST_P(GpuExchanges, MatchInTheOrderOfCallsAndNotWithMessages) {
+  OURO_NEEDS_FAKES();
+  OURO_SKIP_PROCESSES_UNDER_TSAN(place.mode);
+  const At at(place);
+  EXPECT_EQ(
+      run(place.mode, 2,
+          [&](Context& c) -> std::string {
+            Group& g = c.world();
+            constexpr int kCalls = 10;
+            const int peer = 1 - g.rank();
+            std::vector<Floats> all(kCalls);
+            std::vector<Stream> streams;
+            for (int k = 0; k < 2; ++k) streams.push_back(*Stream::create(c.device()));
+            for (int k = 0; k < kCalls; ++k) {
+              OURO_RANK_OK(all[static_cast<std::size_t>(k)].make(c, 20'000));
+              OURO_RANK_OK(all[static_cast<std::size_t>(k)].fill(g.rank() == 0 ? static_cast<float>(k) : -1));
+            }
+            Floats other;
+            OURO_RANK_OK(other.make(c, 20'000));
+            OURO_RANK_OK(other.fill(77));
+            if (g.rank() == 0) OURO_RANK_OK(send(g, other.view(), peer, 0));
+            for (int k = 0; k < kCalls; ++k) {
+              const View v = all[static_cast<std::size_t>(k)].view();
+              const Transfer t = g.rank() == 0 ? Transfer::send_to(peer, v) : Transfer::receive_from(peer, v);
+              OURO_RANK_OK(exchange(g, std::span(&t, 1), streams[static_cast<std::size_t>(k * k % 2)]));
+            }
+            for (Stream& s : streams) OURO_RANK_OK(s.synchronize());
+            for (int k = 0; k < kCalls; ++k)
+              OURO_EXPECT_ALL(all[static_cast<std::size_t>(k)], static_cast<float>(k));
+            if (g.rank() == 1) {
+              OURO_RANK_OK(recv(g, all[0].view(), peer, 0));
+              OURO_EXPECT_ALL(all[0], 77);
+            }
+            OURO_RANK_OK(barrier(g));
+            return "";
+          }),
+      "");
+}
+
+/// A message of another length is an error of the group that names both numbers and the sender.
+TEST_P(GpuExchanges, AnotherLengthFailsTheGroup) {
+  OURO_NEEDS_FAKES();
+  OURO_SKIP_PROCESSES_UNDER_TSAN(place.mode);
+  const At at(place);
+  EXPECT_EQ(run(place.mode, 2,
+                [&](Context& c) -> std::string {
+                  Group& g = c.world();
+                  Letters letters(g);
+                  if (g.rank() == 0)
+                    letters.send(1, 40'000);
+                  else
+                    letters.receive(0, 40'004);
+                  OURO_RANK_OK(letters.make(c));
+                  const Status s = exchange(g, letters.transfers());
+                  if (g.rank() == 0) {  // through the host the sender may not notice
+                    if (place.kernels) OURO_RANK_CHECK(!s.ok() || !place.kernels, "{}", s.message());
+                    return "";
+                  }
+                  OURO_RANK_CHECK(s.reason() == Reason::mismatch, "{}", s.message());
+                  OURO_RANK_CHECK(s.failure()->rank == 0, "{}", s.message());
+                  OURO_RANK_CHECK(has(s.message(), "40000") && has(s.message(), "40004"), "{}", s.message());
+                  OURO_RANK_CHECK(!g.status().ok(), "the error sticks");
+                  return "";
+                }),
+            "");
+}
+
+TEST_P(GpuExchanges, WrongArgumentsLeaveTheGroupUsable) {
+  OURO_NEEDS_FAKES();
+  OURO_SKIP_PROCESSES_UNDER_TSAN(place.mode);
+  const At at(place);
+  EXPECT_EQ(run(place.mode, 2,
+                [&](Context& c) -> std::string {
+                  Group& g = c.world();
+                  Floats here;
+                  OURO_RANK_OK(here.make(c, 4));
+                  const std::vector<float> host(4);
+                  const auto refused = [&](std::vector<Transfer> t) {
+                    return exchange(g, t).reason() == Reason::invalid;
+                  };
+                  OURO_RANK_CHECK(refused({Transfer::send_to(2, here.view())}), "a rank");
+                  OURO_RANK_CHECK(refused({Transfer::receive_from(kAnySource, here.view())}), "any source");
+                  OURO_RANK_CHECK(refused({Transfer::send_to(1, CView(nullptr, 4, DType::f32, c.device()))}),
+                                  "null");
+                  OURO_RANK_CHECK(refused({Transfer::send_to(1, here.view()),
+                                           Transfer::send_to(1, CView(host.data(), 4, DType::f32))}),
+                                  "memory of both kinds");
+                  group_start();
+                  OURO_RANK_CHECK(refused({Transfer::send_to(2, here.view())}), "a rank, in a batch");
+                  OURO_RANK_CHECK(group_end().reason() == Reason::invalid, "the batch is dropped");
+                  OURO_RANK_OK(exchange(g, std::vector<Transfer>{}));
+                  OURO_RANK_OK(barrier(g));
+                  return "";
+                }),
+            "");
+}
+
+/// The same calls move memory of the host, with and without a stream.
+TEST_P(GpuExchanges, MoveMemoryOfTheHost) {
+  OURO_SKIP_PROCESSES_UNDER_TSAN(place.mode);
+  const At at(place);
+  EXPECT_EQ(run(place.mode, 3,
+                [&](Context& c) -> std::string {
+                  Group& g = c.world();
+                  Stream s = *Stream::create();
+                  for (int round = 0; round < 6; ++round) {
+                    std::vector<int> out(50'000, 10 * round + g.rank()), in(50'000, -1), mine(3, -1);
+                    const int next = (g.rank() + 1) % 3, previous = (g.rank() + 2) % 3;
+                    const Transfer all[] = {Transfer::receive_from(previous, std::span(in)),
+                                            Transfer::send_to(next, std::span(out)),
+                                            Transfer::send_to(g.rank(), std::span(out).first(3)),
+                                            Transfer::receive_from(g.rank(), std::span(mine))};
+                    if (round % 2 == 0) {
+                      OURO_RANK_OK(exchange(g, all));
+                    } else {
+                      auto work = exchange(g, all, s);
+                      OURO_RANK_OK(work);
+                      OURO_RANK_OK(work->wait());
+                    }
+                    OURO_RANK_CHECK(std::ranges::count(in, 10 * round + previous) == 50'000, "round {}",
+                                    round);
+                    OURO_RANK_CHECK(std::ranges::count(mine, 10 * round + g.rank()) == 3, "round {}", round);
+                  }
+                  return "";
+                }),
+            "");
+}
+
+/// A GPU for each rank, ranks as threads: addresses of other devices.
+TEST(GpuExchangesOfDevices, AllPairs) {
+  OURO_NEEDS_FAKES();
+  const FakeForEach devices;
+  constexpr int n = 8;
+  const Place place{"devices", Mode::threads, "auto", "8", true};
+  EXPECT_EQ(run_threads(n,
+                        [&](Context& c) -> std::string {
+                          Group& g = c.world();
+                          Letters letters(g);
+                          for (int p = 0; p < n; ++p) {
+                            letters.send(p, static_cast<std::size_t>(30'000 + 10 * g.rank() + p));
+                            letters.receive(p, static_cast<std::size_t>(30'000 + 10 * p + g.rank()));
+                          }
+                          OURO_RANK_OK(letters.make(c));
+                          for (int round = 0; round < 5; ++round) {
+                            OURO_RANK_OK(letters.fill());
+                            OURO_RANK_OK(exchange(g, letters.transfers()));
+                            OURO_EXPECT_LETTERS(letters);
+                          }
+                          OURO_EXPECT_KERNELS(g, place, 5);
+                          return "";
+                        }),
+            "");
+}
+
+}  // namespace
+}  // namespace ouro::test
