@@ -1,6 +1,7 @@
 /// Messages between two ranks, and batches of messages and operations. For users, who include ouro/ouro.hpp.
 /// @file
 #pragma once
+#include <concepts>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -106,6 +107,11 @@ struct OURO_API Transfer {
 /// (rank, buffer; reported by the call, not sticky); all others are sticky.
 OURO_API Status exchange(Group&, std::span<const Transfer>);
 OURO_API Result<Work> exchange(Group&, std::span<const Transfer>, const Stream&);  ///< the same on a stream
+/// The same for containers. Without it, std::exchange would take an unqualified call with a std::vector.
+template <std::convertible_to<std::span<const Transfer>> Transfers>
+Status exchange(Group& group, Transfers&& transfers) {
+  return exchange(group, std::span<const Transfer>(transfers));
+}
 
 /// Messages of one group, in host memory, that are in flight at the same time without a thread for each: one
 /// thread drives all of them, while there are any. Thread-safe. Copies are handles of the same set. When the
