@@ -58,6 +58,18 @@ ouro::Status shift(ouro::Group& world) {
   return {};
 }
 
+/// The same as one exchange, in which order and length alone decide what meets.
+ouro::Status shift_at_once(ouro::Group& world) {
+  const int rank = world.rank(), size = world.size();
+  std::vector<float> mine(1 << 20, static_cast<float>(rank)), theirs(1 << 20);
+  const ouro::Transfer both[] = {ouro::Transfer::send_to((rank + 1) % size, std::span(mine)),
+                                 ouro::Transfer::receive_from((rank + size - 1) % size, std::span(theirs))};
+  OURO_TRY(ouro::exchange(world, both));
+  if (theirs.back() != static_cast<float>((rank + size - 1) % size))
+    return {ouro::Reason::data_corrupt, "not the left neighbour's data"};
+  return {};
+}
+
 ouro::Status run() {
   ouro::Result<ouro::Context> context = ouro::Context::from_env();
   if (!context) return context.status();
@@ -65,6 +77,7 @@ ouro::Status run() {
   if (world.size() < 2) return ouro::invalid("this example needs two ranks at least: ouro-run -n 2");
   OURO_TRY(world.rank() == 0 ? hand_out(world) : work(world));
   OURO_TRY(shift(world));
+  OURO_TRY(shift_at_once(world));
   return context->close();
 }
 
