@@ -163,6 +163,7 @@ class Group final : public InnerGroup, public std::enable_shared_from_this<Group
   Status gone() const;   ///< the error of calls after close()
   /// exchange() of messages that count as in flight already.
   Status exchange_held(const std::vector<Message*>&, std::chrono::milliseconds deadline);
+  Status exchange_in_order(std::span<const Transfer>, bool on_device, Stream*, std::shared_ptr<WorkState>*);
   Status exchange_on_device(std::span<const Transfer>, const std::shared_ptr<GpuStream>&,
                             std::shared_ptr<WorkState>* work);
   Status exchange_on_host(std::span<const Transfer>, Stream&, std::shared_ptr<WorkState>* work);

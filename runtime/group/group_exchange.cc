@@ -88,9 +88,18 @@ Status Group::exchange_on_host(std::span<const Transfer> transfers, Stream& stre
   return {};
 }
 
+/// An error like a lack of memory fails the group, as others wait for the messages.
 Status Group::exchange(std::span<const Transfer> transfers, bool on_device, Stream* stream,
                        std::shared_ptr<WorkState>* work) try {
   OURO_TRY(ready());
+  const Status s = exchange_in_order(transfers, on_device, stream, work);
+  return s.ok() ? s : detector_.stick(s);
+} catch (const std::exception&) {
+  return detector_.out_of_memory();
+}
+
+Status Group::exchange_in_order(std::span<const Transfer> transfers, bool on_device, Stream* stream,
+                                std::shared_ptr<WorkState>* work) {
   for (const Transfer& t : transfers) OURO_TRY(check(t));
   OURO_TRACE(CALL, "rank {} of group {} exchanges {} messages {}", rank(), spec_.name, transfers.size(),
              stream ? "on a stream" : "blocking");
@@ -131,8 +140,6 @@ Status Group::exchange(std::span<const Transfer> transfers, bool on_device, Stre
   std::vector<Message*> raw;
   for (const auto& m : messages) raw.push_back(m.get());
   return exchanged(exchange(raw, 0ms));
-} catch (const std::exception&) {
-  return detector_.out_of_memory();
 }
 
 }  // namespace ouro::rt

@@ -147,6 +147,25 @@ static void messages(ouro_group_t g, int r) {
   CHECK(ouro_work_test(work) == 1 && ouro_work_status(work) == OURO_CODE_OK && got[0] == next);
   ouro_work_destroy(work);
   REFUSED(ouro_send(g, &mine, 1, OURO_DTYPE_I32, N, 0, NULL, NULL), "");
+  {
+    ouro_transfer_t ring[2] = {{0, 0, NULL, 1, OURO_DTYPE_I32}, {0, 1, NULL, 1, OURO_DTYPE_I32}};
+    ring[0].peer = prev, ring[0].data = got;
+    ring[1].peer = next, ring[1].data = &mine;
+    got[0] = -1;
+    OK(ouro_exchange(g, ring, 2, NULL, NULL));
+    CHECK(got[0] == prev);
+    got[0] = -1;
+    OK(ouro_group_start());
+    OK(ouro_exchange(g, ring, 1, NULL, NULL));
+    OK(ouro_exchange(g, ring + 1, 1, NULL, &work));
+    OK(ouro_group_end());
+    CHECK(ouro_work_status(work) == OURO_CODE_OK && got[0] == prev);
+    ouro_work_destroy(work);
+    OK(ouro_exchange(g, NULL, 0, NULL, NULL));
+    REFUSED(ouro_exchange(g, NULL, 2, NULL, NULL), "transfers is null");
+    ring[1].peer = N;
+    REFUSED(ouro_exchange(g, ring, 2, NULL, NULL), "is not in the group");
+  }
 }
 
 static void groups(ouro_context_t c, ouro_group_t world, int r) {
