@@ -75,7 +75,7 @@ struct ExchangeArgs {
   /// For each rank that a block waits for, the milliseconds since the start of the launch, from 1 on: a
   /// number that changes while the wait lasts. Mapped from the host.
   std::uint32_t* waits = nullptr;
-  std::byte* arena[kMaxRanks] = {};
+  std::byte* arena[kMaxRanks] = {};  ///< of this rank and of those that it sends to or receives from
   /// The transfers, sends first, if they do not fit into `few`: in memory that is mapped from the host.
   const ExchangeTransfer* many = nullptr;
   /// Sends to rank p are the transfers sends[p] to sends[p + 1] - 1, and so for receives.

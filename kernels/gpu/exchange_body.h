@@ -267,7 +267,7 @@ class Exchange {
     failed_ = true;
     if (!claim(failed_word())) return;
     for (int p = 0; p < n_; ++p)
-      if (p != a_.rank) store_release(revoked_word(p), 1);
+      if (p != a_.rank && a_.arena[p] != nullptr) store_release(revoked_word(p), 1);
     a_.error->sent = sent;
     a_.error->expected = expected;
     a_.error->peer = peer;

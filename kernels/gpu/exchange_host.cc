@@ -74,7 +74,9 @@ Result<Launch> exchange(const ExchangeArgs& a) {
   if (a.deadline_ns == 0 || a.abort == nullptr || a.error == nullptr || a.waits == nullptr)
     return invalid("exchange: a launch needs a deadline, an abort word, an error record and words for waits");
   for (int r = 0; r < n; ++r)
-    if (a.arena[r] == nullptr) return invalid(fmt::format("exchange: the arena of rank {} is missing", r));
+    if (a.arena[r] == nullptr &&
+        (r == a.rank || a.sends[r] != a.sends[r + 1] || a.receives[r] != a.receives[r + 1]))
+      return invalid(fmt::format("exchange: the arena of rank {} is missing", r));
   OURO_TRY(check_list(a, a.sends, 0));
   OURO_TRY(check_list(a, a.receives, a.sends[n]));
   if (a.many == nullptr && a.receives[n] > ExchangeArgs::kInline)

@@ -29,6 +29,8 @@ std::vector<int> list(const ExchangePath::Ranks& ranks) {
 GpuExchanges::~GpuExchanges() {
   context_.observers().dismiss(static_cast<DeviceObserver&>(*this));
   detector_.when_failed(this, {});
+  path_.reset();
+  if (context_.spec().gpu >= 0) ExchangePath::drop_arena(context_, key_, members_.rank());
 }
 
 ExchangePath* GpuExchanges::made() {

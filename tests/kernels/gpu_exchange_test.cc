@@ -363,6 +363,7 @@ TEST(GpuExchangeArguments, AreChecked) {
   EXPECT_TRUE(refuses([](ExchangeArgs& a) { a.channels = 4; }));
   EXPECT_TRUE(refuses([](ExchangeArgs& a) { a.deadline_ns = 0; }));
   EXPECT_TRUE(refuses([](ExchangeArgs& a) { a.arena[1] = nullptr; }));
+  EXPECT_TRUE(refuses([](ExchangeArgs& a) { a.arena[0] = nullptr; }));
   EXPECT_TRUE(refuses([](ExchangeArgs& a) { a.same_process = 2; }));
   EXPECT_TRUE(refuses([](ExchangeArgs& a) { a.receives[2] = 49; }));
   EXPECT_TRUE(refuses([](ExchangeArgs& a) { a.sends[1] = 5; }));

@@ -112,9 +112,22 @@ ExchangePath::~ExchangePath() {
   entries_.clear();
   last_mark_.reset();
   shared_.reset();
-  // Others may have had it made, although this rank made no exchange.
-  team_.context.device_memory().drop_group_block(team_.key ^
-                                                 (kExchangeArenaOf + static_cast<std::uint64_t>(team_.rank)));
+}
+
+void ExchangePath::drop_arena(Context& context, std::uint64_t key, int rank) {
+  context.device_memory().drop_group_block(key ^ (kExchangeArenaOf + static_cast<std::uint64_t>(rank)));
+}
+
+Status ExchangePath::open_arena(int rank, Shared& shared) {
+  std::byte*& arena = shared.arena[static_cast<std::size_t>(rank)];
+  if (arena) return {};
+  OURO_ASSIGN(auto block,
+              team_.context.device_memory().group_block(
+                  team_.world_rank(rank), team_.key ^ (kExchangeArenaOf + static_cast<std::uint64_t>(rank)),
+                  shared.layout.bytes()));
+  arena = block.data;
+  team_.retire(std::move(block.keep));  // peers write their last words after the owner has left
+  return {};
 }
 
 /// Everything of all ranks of this process is made by the first of them that comes here: a driver may
@@ -143,14 +156,9 @@ Status ExchangePath::open() {
     for (int q = 0; q < team_.size; ++q)
       if (team_.here(r) && team_.here(q) && team_.record(r).uuid != team_.record(q).uuid)
         OURO_TRY(gpu::gpu().enable_peer(team_.record(r).device, team_.record(q).device));
-  for (int q = 0; q < team_.size; ++q) {
-    auto block = team_.context.device_memory().group_block(
-        team_.world_rank(q), team_.key ^ (kExchangeArenaOf + static_cast<std::uint64_t>(q)),
-        made->layout.bytes());
-    if (!block.ok()) return block.status();
-    made->arena.push_back(block->data);
-    team_.retire(block->keep);  // peers write their last words after the owner has left
-  }
+  made->arena.resize(static_cast<std::size_t>(team_.size));
+  for (int q = 0; q < team_.size; ++q)  // one that has left is needed only by an exchange that names it
+    if (const Status s = open_arena(q, *made); !s.ok() && q == team_.rank) return s;
   std::lock_guard lock(mutex_);
   if (!why_.ok()) std::atomic_ref(*made->abort).store(1, std::memory_order_release);
   shared_ = std::move(made);
@@ -200,6 +208,7 @@ Status ExchangePath::run(std::span<const Transfer> transfers, const std::shared_
   std::lock_guard in_order(order_);
   OURO_TRY(check_buffers(transfers));
   OURO_TRY(open());
+  for (const Transfer& t : transfers) OURO_TRY(open_arena(t.peer, *shared_));
   return enqueue(transfers, stream, work);
 }
 

@@ -40,6 +40,8 @@ class ExchangePath {
   ExchangePath(Context&, const Members&, Waiter&, std::uint64_t key, std::chrono::milliseconds deadline,
                const GpuTopology&);
   ~ExchangePath();
+  /// Drops the arena that others may have had this rank make.
+  static void drop_arena(Context&, std::uint64_t key, int rank);
   ExchangePath(const ExchangePath&) = delete;
   ExchangePath& operator=(const ExchangePath&) = delete;
 
@@ -76,6 +78,8 @@ class ExchangePath {
     std::shared_ptr<Mark> mark;
   };
   Status open();
+  /// The arena of a rank, which is made there on first demand.
+  Status open_arena(int rank, Shared&);
   Status check_buffers(std::span<const Transfer>);
   /// Sorts the transfers by peer into the arguments of a launch. `many`: memory for more than fit there.
   Status pack(std::span<const Transfer>, gpu::ExchangeArgs*, std::shared_ptr<void>* many) const;
