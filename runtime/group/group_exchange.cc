@@ -8,13 +8,12 @@
 #include "runtime/group/group.h"
 
 namespace ouro::rt {
-namespace {
 
 using namespace std::chrono_literals;
 
-}  // namespace
-
 Status Group::check(const Transfer& t) const {
+  if (t.peer == MessageRequest::kAny)
+    return invalid("exchange: a receive from any rank; expected a rank of the group");
   return mailbox_.check({.sends = t.sends,
                          .peer = t.peer,
                          .tag = MessageRequest::kExchangeTag,
