@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/gpu/collect.h"
+#include "kernels/gpu/launch_end.h"
 #include "kernels/gpu/resident.h"
 #include "runtime/core/hd.h"
 #include "runtime/core/status.h"
@@ -22,7 +23,8 @@ struct ExchangeLayout {
   static constexpr int kMaxRanks = 64, kMaxChannels = 64;
   static constexpr int kEntries = 32;  ///< of a ring: messages that are announced and not yet taken
   static constexpr int kSlots = 4;     ///< entries of a ring that can hold data at the same time
-  static constexpr std::uint64_t kLine = 128;
+  static constexpr std::uint64_t kLine = 128,
+                                 kEndedAt = 64;  ///< in the header: counts blocks that have ended
   int ranks = 0, channels = 0;
   std::uint64_t slot_bytes = 0;                                                 ///< a multiple of 128
   std::uint64_t entries_at = 0, freed_at = 0, slots_at = 0, channel_bytes = 0;  ///< within a channel
@@ -75,6 +77,7 @@ struct ExchangeArgs {
   /// For each rank that a block waits for, the milliseconds since the start of the launch, from 1 on: a
   /// number that changes while the wait lasts. Mapped from the host.
   std::uint32_t* waits = nullptr;
+  NumberedWord ended = {};           ///< written when all blocks have ended, also early; mapped from the host
   std::byte* arena[kMaxRanks] = {};  ///< of this rank and of those that it sends to or receives from
   /// The transfers, sends first, if they do not fit into `few`: in memory that is mapped from the host.
   const ExchangeTransfer* many = nullptr;

@@ -7,6 +7,7 @@
 #pragma once
 #include "kernels/gpu/block.h"
 #include "kernels/gpu/exchange.h"
+#include "kernels/gpu/launch_end.h"
 #include "kernels/gpu/resident_loops.h"
 #include "kernels/gpu/resident_memory.h"
 
@@ -67,6 +68,13 @@ class Exchange {
   }
 
   OURO_HD void run() {
+    exchange_all();
+    auto* const blocks = reinterpret_cast<std::uint32_t*>(a_.arena[a_.rank] + ExchangeLayout::kEndedAt);
+    end_launch(LaunchEnd{.blocks = blocks, .ended = a_.ended}, b_, false);
+  }
+
+ private:
+  OURO_HD void exchange_all() {
     if (!enter()) return;
     for (std::uint32_t polls = 1;; ++polls) {
       bool moves = false, open = false;
@@ -93,7 +101,6 @@ class Exchange {
     leave();
   }
 
- private:
   static constexpr std::uint32_t kGate = 128;  // polls for each check of words in slow memory
   /// Messages up to this length that fit into a slot are copied there. A start value, not measured.
   static constexpr std::uint64_t kEager = 8 << 10;

@@ -25,6 +25,7 @@ struct RankMemory {
   std::uint32_t abort = 0;
   ResidentError error = {};
   std::uint32_t waits[ExchangeLayout::kMaxRanks] = {};
+  std::uint32_t launches = 0, ended = 0;
   explicit RankMemory(std::uint64_t bytes) : storage(new std::byte[bytes + 128]()) {
     void* p = storage.get();
     std::size_t space = bytes + 128;
@@ -90,6 +91,7 @@ std::unique_ptr<Packed> pack(World& w, int rank, const Call& call, Reach reach) 
   a.same_process = reach == Reach::all ? ~std::uint64_t{0} : std::uint64_t{1} << rank;
   a.deadline_ns = 20'000'000'000;
   a.abort = &w.at(rank).abort, a.error = &w.at(rank).error, a.waits = w.at(rank).waits;
+  a.ended = {&w.at(rank).ended, ++w.at(rank).launches};
   for (int r = 0; r < n; ++r) a.arena[r] = w.at(r).arena;
   for (int p = 0; p < n; ++p) {
     a.sends[p] = static_cast<std::uint32_t>(packed->many.size());
@@ -158,6 +160,7 @@ void run_launch(const Packed& p, Blocks blocks) {
       });
   }
   for (std::thread& t : threads) t.join();
+  EXPECT_EQ(*p.args.ended.word, p.args.ended.number) << "the host is told of the end, also of an early one";
 }
 
 /// Runs calls[rank] of all ranks: launches of one rank one after the other.

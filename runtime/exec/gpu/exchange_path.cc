@@ -39,24 +39,26 @@ struct ExchangePath::Shared {
   bool faulted() const { return fault() != gpu::ResidentFault::none; }
 };
 
-/// Passed with its event, unless the kernel ended early: then it fails, when this rank has learned why.
+/// Passed when the kernel has written its number, unless it ended early: then it fails, when this rank has
+/// learned why.
 class ExchangePath::Mark final : public rt::Mark {
  public:
   /// `list`: memory of the transfers, which the kernel reads.
-  Mark(std::shared_ptr<GpuStream> stream, std::shared_ptr<PooledEvent> event, std::shared_ptr<Shared> shared,
-       std::shared_ptr<void> list)
+  Mark(std::shared_ptr<GpuStream> stream, std::shared_ptr<EndWord> end, std::uint32_t number,
+       std::shared_ptr<Shared> shared, std::shared_ptr<void> list)
       : stream_(std::move(stream)),
-        event_(std::move(event)),
+        end_(std::move(end)),
+        number_(number),
         shared_(std::move(shared)),
         list_(std::move(list)) {}
   bool passed() override {
     std::lock_guard lock(mutex_);
     if (passed_) return true;
-    const auto there = gpu::gpu().query(event_->get());
-    if (there.ok() && !*there) return false;
-    if (!there.ok()) {
-      stream_->heed(there.status());
-      if (!explained_) explain(there.status());
+    if (!end_->reached(number_)) {
+      const Status lost = ask_device();
+      if (lost.ok()) return false;
+      stream_->heed(lost);
+      if (!explained_) explain(lost);
     }
     if (!explained_ && shared_->faulted()) return false;
     on_device_.end();
@@ -67,7 +69,12 @@ class ExchangePath::Mark final : public rt::Mark {
     std::lock_guard lock(mutex_);
     return outcome_;
   }
-  gpu::Event event() const override { return event_->get(); }
+  Status hold_up(const gpu::Stream& s) override {
+    OURO_ASSIGN(const std::uint64_t capture, gpu::gpu().capturing(s));
+    if (capture != 0) return invalid("a stream that is being captured waits for an exchange outside");
+    const gpu::MemOp wait{gpu::MemOp::Kind::wait_at_least, number_, end_->address()};
+    return gpu::gpu().enqueue({&wait, 1}, s);
+  }
   HostStream& watcher() override { return stream_->watcher(); }
   /// If it has not passed by now, it ends with `why`.
   void fail(const Status& why) {
@@ -76,15 +83,25 @@ class ExchangePath::Mark final : public rt::Mark {
   }
 
  private:
+  /// The device is asked from time to time: a word does not say that it never comes.
+  Status ask_device() {
+    const auto now = Clock::now();
+    if (now < ask_at_) return {};
+    ask_at_ = now + kBetween;
+    return end_->ask_device();
+  }
   void explain(const Status& why) {
     outcome_ = why;
     explained_ = true;
     stream_->note(why);
   }
+  static constexpr auto kBetween = 10ms;
   std::shared_ptr<GpuStream> stream_;
-  std::shared_ptr<PooledEvent> event_;
+  std::shared_ptr<EndWord> end_;
+  const std::uint32_t number_;
   std::shared_ptr<Shared> shared_;
   std::shared_ptr<void> list_;
+  Clock::time_point ask_at_ = Clock::now() + kBetween;
   OperationOnDevice on_device_;
   std::mutex mutex_;
   bool passed_ = false, explained_ = false;
@@ -144,6 +161,7 @@ Status ExchangePath::open() {
   if (fit.ok() && *fit < made->layout.channels)
     return {Reason::resource, fmt::format("kernel {} spins, and of its {} blocks only {} fit on the device",
                                           kernel.name, made->layout.channels, *fit)};
+  OURO_ASSIGN(end_word_, EndWord::take(team_.device));
   OURO_TRY(take_pinned(kListBytes).status());
   constexpr std::size_t kLine = 128, kWaits = kMaxRanks * sizeof(std::uint32_t);
   OURO_ASSIGN(made->pinned, take_pinned(2 * kLine + kWaits));
@@ -225,6 +243,7 @@ Status ExchangePath::enqueue(std::span<const Transfer> transfers, const std::sha
   a.deadline_ns = static_cast<std::uint64_t>(std::chrono::nanoseconds(team_.deadline).count());
   a.abort = shared_->abort, a.error = shared_->error, a.waits = shared_->waits;
   std::copy(shared_->arena.begin(), shared_->arena.end(), a.arena);
+  if (capture == 0) a.ended = {end_word_->address(), end_word_->next_number()};
   const auto launch = gpu::exchange(a);
   if (!launch.ok()) return launch.status();
   const auto begin = [&] { return gpu::gpu().launch(*launch->kernel, launch->shape, &a, stream->get()); };
@@ -237,24 +256,23 @@ Status ExchangePath::enqueue(std::span<const Transfer> transfers, const std::sha
     ran_.fetch_add(1, std::memory_order_relaxed);
     return {};
   }
-  OURO_ASSIGN(auto event, PooledEvent::take(team_.device));
-  const auto mark = std::make_shared<Mark>(stream, std::move(event), shared_, many);
+  const auto mark = std::make_shared<Mark>(stream, end_word_, a.ended.number, shared_, many);
   std::list<Entry> entry;
   entry.push_back({{.start = Clock::now()}, mark});
   for (const Transfer& t : transfers) entry.front().pending.peers.set(static_cast<std::size_t>(t.peer));
   auto made = std::make_shared<WorkState>(mark);
   // The counts in the arenas are those of one launch after the other.
-  if (last_mark_ && !last_stream_->is(*stream))
-    OURO_TRY(gpu::gpu().wait(stream->get(), last_mark_->mark()->event()));
+  if (last_mark_ && !last_stream_->is(*stream) && !last_mark_->mark()->passed())
+    OURO_TRY(last_mark_->mark()->hold_up(stream->get()));
   OURO_TRY(begin());
+  stream->ends_with(mark);
   *work = made;
-  const Status marked = gpu::gpu().record(mark->event(), stream->get());
   ran_.fetch_add(1, std::memory_order_relaxed);
   last_stream_ = stream, last_mark_ = std::move(made);
   std::lock_guard lock(mutex_);
   if (!why_.ok()) mark->fail(why_);
   entries_.splice(entries_.end(), entry);
-  return marked;
+  return {};
 }
 
 void ExchangePath::drop_ended() {

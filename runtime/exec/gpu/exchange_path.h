@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/gpu/exchange.h"
+#include "runtime/exec/gpu/end_word.h"
 #include "runtime/exec/gpu/gpu_path.h"
 #include "runtime/exec/gpu/gpu_team.h"
 #include "runtime/stream/gpu_stream.h"
@@ -89,6 +90,7 @@ class ExchangePath {
   GpuTeam team_;
   const GpuTopology topology_;
   std::mutex order_;  // of the calls; taken before mutex_
+  std::shared_ptr<EndWord> end_word_;
   std::shared_ptr<GpuStream> last_stream_;
   std::shared_ptr<WorkState> last_mark_;
   /// Buffers that are known to be memory of this GPU.

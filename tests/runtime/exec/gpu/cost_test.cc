@@ -193,7 +193,7 @@ TEST_P(GpuCost, Exchange) {
   for (const int each : {1, 3, 40}) {
     const CountedCase ring{.path = "auto", .ranks = n, .count = 10'000, .checked = false};
     const Counted counted = count_calls(ring, exchanged(each));
-    EXPECT_EQ(pieces(counted), ranks(n, "launch 1, record 1", "launch 1, record 1"));
+    EXPECT_EQ(pieces(counted), ranks(n, "launch 1", "launch 1"));
     for (const CallCounts& c : counted.ranks) {
       EXPECT_EQ(c.of(GpuCall::capturing), 1);
       EXPECT_EQ(c.of(GpuCall::pointer), 0) << "memory of ouro is known";
