@@ -84,11 +84,11 @@ OURO_API Result<Received> recv(Group&, const Matched&, View out, Milliseconds de
 
 /// One message of an exchange, at one of its ends.
 struct OURO_API Transfer {
-  int peer = 0;        ///< rank of the other end in the group; may be this rank
-  bool sends = false;  ///< false: it is received
-  View buffer;         ///< is not written if the message is sent
-  static Transfer send_to(int rank, CView data);
-  static Transfer receive_from(int rank, View out);
+  int peer = 0;                                      ///< rank of the other end in the group; may be this rank
+  bool sends = false;                                ///< false: it is received
+  View buffer;                                       ///< is not written if the message is sent
+  static Transfer send_to(int rank, CView data);     ///< sends `data` to `rank`
+  static Transfer receive_from(int rank, View out);  ///< receives a message of the length of `out`
 };
 /// Sends and receives several messages at the same time. The k-th message that one rank sends to another in
 /// exchanges of the group meets the k-th that the other receives from it in exchanges, whatever calls these
