@@ -16,6 +16,7 @@
 #include "runtime/core/deadline.h"
 #include "runtime/core/log.h"
 #include "runtime/core/process.h"
+#include "runtime/device_memory/peer_access.h"
 #include "runtime/device_memory/process_ranks.h"
 #include "runtime/job/remarks.h"
 #include "runtime/join/local_socket.h"
@@ -147,6 +148,7 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
         free_if_idle();
       });
   OURO_TRY(context->members_.read_pages());
+  if (spec.gpu >= 0) enable_peer_access(context->members_);  // before any rank can wait for another
   if (context->size() > 1) context->calibration_ = calibration_of_host(context->members_);
   context->cores_.emplace(context->members_, context->calibration_, spec.spin);
   if (context->size() > 1) {

@@ -23,7 +23,8 @@ Result<void*> Allocator::alloc(int device, std::size_t bytes) {
 Result<Region> Allocator::alloc_shareable(int device, std::size_t bytes) {
   if (bytes == 0) return no_bytes();
   OURO_TRY(control_.admit(FakeOp::alloc, device));
-  OURO_TRY(wait_to_allocate(device));
+  for (int other = 0; other < options_.devices; ++other)
+    if (peers_.reaches(other, device)) OURO_TRY(wait_to_allocate(other));
   if (!options_.shareable_memory) return unsupported("this device has no shareable memory");
   auto b = memory_.allocate(Origin::region, device, bytes);
   if (!b.ok()) return b.status();

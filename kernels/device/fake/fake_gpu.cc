@@ -110,6 +110,8 @@ Status FakeGpu::enable_peer(int device, int peer) {
   State& s = state();
   OURO_TRY(s.control->check(device));
   OURO_TRY(s.control->check(peer));
+  if (options_.harsh.peering_waits && s.peers.reaches(device, peer) && !s.peers.enabled(device, peer))
+    for (const int d : {device, peer}) OURO_TRY(s.streams.quiesce(d, "enabling peer access"));
   return s.peers.enable(device, peer);
 }
 

@@ -16,8 +16,11 @@ namespace ouro::gpu {
 struct FakeHarsh {
   /// The first launch of a kernel on a device, or the first query of it, waits for all work there.
   bool lazy_loading = false;
-  bool allocation_waits =
-      false;                   ///< alloc, alloc_shareable, alloc_pinned and register_host wait for all work
+  /// alloc, alloc_pinned and register_host wait for all work, and alloc_shareable for that of all devices
+  /// that can map the memory.
+  bool allocation_waits = false;
+  /// enable_peer waits for all work of both devices, unless the pair has access already.
+  bool peering_waits = false;
   bool sharing_waits = false;  ///< retain_piece and open_to_peers wait for all work of the device
   /// free_region and ipc_close wait for all work of their device and then unmap at once: a kernel that
   /// touches unmapped memory faults.

@@ -22,6 +22,10 @@ class Peers {
     const int mine = options_.first + device;
     return mine == number || !options_.peer || options_.peer(mine, number);
   }
+  bool enabled(int device, int peer) {
+    std::lock_guard lock(mutex_);
+    return device == peer || enabled_[index(device, peer)];
+  }
   Status enable(int device, int peer) {
     if (!reaches(device, peer))
       return unsupported(fmt::format("device {} cannot map memory of device {}", device, peer));

@@ -46,6 +46,26 @@ TEST(FakeGpuHarsh, AllocationWaitsForAllWork) {
   expect_wait(rig, [&] { return status(rig.gpu.register_host(mine.data(), mine.size())); });
 }
 
+TEST(FakeGpuHarsh, ShareableMemoryWaitsForTheDevicesThatCanMapIt) {
+  Rig rig({.devices = 3,
+           .peer = [](int a, int b) { return a + b < 3; },
+           .harsh = {.allocation_waits = true, .patience = kSoon}});
+  expect_wait(rig, [&] { return status(rig.gpu.alloc_shareable(1, 100)); });
+  OK(rig.enqueue(at_least(rig.host, 1), rig.another(2)));
+  OK(rig.gpu.alloc_shareable(1, 100).status()) << "device 2 does not reach device 1";
+  store(rig.host, 1);
+}
+
+TEST(FakeGpuHarsh, EnablingPeerAccessWaitsForBothDevicesOnce) {
+  Rig rig({.devices = 3, .harsh = {.peering_waits = true, .patience = kSoon}});
+  expect_wait(rig, [&] { return rig.gpu.enable_peer(0, 1); });
+  expect_wait(rig, [&] { return rig.gpu.enable_peer(1, 0); });
+  OK(rig.enqueue(at_least(rig.host, 1)));
+  OK(rig.gpu.enable_peer(0, 1));
+  OK(rig.gpu.enable_peer(1, 2)) << "neither of them is device 0";
+  store(rig.host, 1);
+}
+
 TEST(FakeGpuHarsh, UnmappingWaitsForAllWork) {
   Rig rig({.harsh = {.unmapping_waits = true, .patience = kSoon}});
   const Region r = value(rig.gpu.alloc_shareable(0, 100));
