@@ -106,6 +106,7 @@ class CountingGpu : public Gpu {
   Status destroy_graph(Graph) override;
 
   Result<KernelInfo> info(const Kernel&, int device) override;
+  Status reserve_stack(int device, std::size_t bytes) override;
   Result<int> resident_blocks(const Kernel&, int threads, int device) override;
 
  private:

@@ -209,6 +209,10 @@ Result<KernelInfo> CountingGpu::info(const Kernel& kernel, int device) {
   const Call call(*this, GpuCall::kernel_info);
   return of_.info(kernel, device);
 }
+Status CountingGpu::reserve_stack(int device, std::size_t bytes) {
+  const Call call(*this, GpuCall::reserve_stack);
+  return of_.reserve_stack(device, bytes);
+}
 Result<int> CountingGpu::resident_blocks(const Kernel& kernel, int threads, int device) {
   const Call call(*this, GpuCall::kernel_info);
   return of_.resident_blocks(kernel, threads, device);

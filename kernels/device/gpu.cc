@@ -63,6 +63,7 @@ class NoGpu final : public Gpu {
   Status destroy_graph(Graph) override { return none(); }
 
   Result<KernelInfo> info(const Kernel&, int) override { return none(); }
+  Status reserve_stack(int, std::size_t) override { return none(); }
   Result<int> resident_blocks(const Kernel&, int, int) override { return none(); }
 
  private:

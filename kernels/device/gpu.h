@@ -121,7 +121,7 @@ struct Shape {
 };
 struct KernelInfo {
   int registers = 0, max_threads = 0;
-  std::size_t local_bytes = 0;  ///< per thread; bytes that were spilled
+  std::size_t local_bytes = 0;  ///< of the stack of each thread: what was spilled, and the frames of calls
   std::size_t shared_bytes = 0;
   int architecture = 0;  ///< whose instructions are allowed: 90 for sm_90, on newer devices, too
 };
@@ -249,6 +249,9 @@ class Gpu {
 
   // Kernels.
   virtual Result<KernelInfo> info(const Kernel&, int device) = 0;  ///< loads it
+  /// Gives each thread of the device at least so much stack; never less than before. A driver that has to
+  /// give a kernel more at its launch waits for all work of the device, and so may this call.
+  virtual Status reserve_stack(int device, std::size_t bytes) = 0;
   /// Blocks of `threads` threads that can be resident at once on the whole device.
   virtual Result<int> resident_blocks(const Kernel&, int threads, int device) = 0;
 };

@@ -55,7 +55,8 @@ enum class CallClass : std::uint8_t { piece, query, other, setup };
   X(piece_of_program, setup, 0, 0)  /* keeps, opens or releases a piece of cuMemMap */          \
   X(multicast, setup, 0, 0)                                                                     \
   X(peers, setup, 0, 0)             /* which devices reach each other */                        \
-  X(kernel_info, setup, 0, 0)
+  X(kernel_info, setup, 0, 0)                                                                   \
+  X(reserve_stack, setup, 0, 0)
 // clang-format on
 
 enum class GpuCall : std::uint8_t {

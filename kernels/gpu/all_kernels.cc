@@ -1,6 +1,7 @@
 // The list of all kernels of devices. Used for preloading and reports.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -49,9 +50,13 @@ Status load_kernels(int device) {
                            : "of an unknown kind",
                     s.failure()->text));
   }
-  for (const Kernel* kernel : all_kernels())
-    if (Status s = gpu().info(*kernel, device).status(); !s.ok() && s.reason() != Reason::unsupported)
-      return s;
+  std::size_t stack = 0;
+  for (const Kernel* kernel : all_kernels()) {
+    const auto info = gpu().info(*kernel, device);
+    if (!info.ok() && info.status().reason() != Reason::unsupported) return info.status();
+    if (info.ok()) stack = std::max(stack, info->local_bytes);
+  }
+  if (Status s = gpu().reserve_stack(device, stack); !s.ok() && s.reason() != Reason::unsupported) return s;
   loaded->on.insert({&gpu(), device});
   return {};
 }

@@ -104,9 +104,10 @@ Launch gather_runs(std::uint64_t bytes, int multiprocessors);
 std::span<const Kernel* const> collect_kernels();
 /// All kernels of this file and of the other kernels/gpu files, for preloading and for reports.
 std::span<const Kernel* const> all_kernels();
-/// Loads all of them on a device, once per process. A driver that loads a kernel at its first launch may wait
-/// for running work, which may in turn wait for that launch. Kernels that only other devices have are
-/// skipped. Errors: unsupported (the build has no code for this device), those of Gpu::info.
+/// Loads all of them on a device and reserves the stack that they need, once per process. A driver that does
+/// so at the first launch of a kernel may wait for running work, which may in turn wait for that launch.
+/// Kernels that only other devices have are skipped. Errors: unsupported (the build has no code for this
+/// device), those of Gpu::info and Gpu::reserve_stack.
 Status load_kernels(int device);
 
 }  // namespace ouro::gpu

@@ -325,6 +325,14 @@ class Cuda final : public CudaMemory {
                       .shared_bytes = a.sharedSizeBytes,
                       .architecture = a.ptxVersion};
   }
+  Status reserve_stack(int device, std::size_t bytes) override {
+    OURO_ON(device);
+    const Relaxed relaxed;
+    std::size_t now = 0;
+    OURO_DRIVER(cuCtxGetLimit, &now, CU_LIMIT_STACK_SIZE);
+    if (now < bytes) OURO_DRIVER(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, bytes);
+    return {};
+  }
   Result<int> resident_blocks(const Kernel& k, int threads, int device) override {
     const Result<Properties> p = properties(device);
     OURO_TRY(p.status());

@@ -24,8 +24,10 @@ inline Status check(CUresult result, const char* call) {
 
 #define OURO_DRIVER_CALLS(X)                \
   X(cuCtxGetCurrent)                        \
+  X(cuCtxGetLimit)                          \
   X(cuCtxPushCurrent)                       \
   X(cuCtxPopCurrent)                        \
+  X(cuCtxSetLimit)                          \
   X(cuDeviceGet)                            \
   X(cuDeviceGetAttribute)                   \
   X(cuDevicePrimaryCtxRetain)               \

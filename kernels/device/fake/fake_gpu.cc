@@ -236,7 +236,14 @@ Status FakeGpu::destroy_graph(Graph g) { return state().graphs.destroy(g); }
 Result<KernelInfo> FakeGpu::info(const Kernel& kernel, int device) {
   OURO_TRY(state().control->check(device));
   OURO_TRY(state().submitter.resident_blocks(kernel, 1, device).status());
-  return KernelInfo{.registers = 32, .max_threads = kMaxThreads, .architecture = options_.architecture};
+  return KernelInfo{.registers = 32,
+                    .max_threads = kMaxThreads,
+                    .local_bytes = state().submitter.local_bytes(kernel),
+                    .architecture = options_.architecture};
+}
+Status FakeGpu::reserve_stack(int device, std::size_t bytes) {
+  OURO_TRY(state().control->check(device));
+  return state().submitter.need_stack(device, bytes, "reserving stack");
 }
 Result<int> FakeGpu::resident_blocks(const Kernel& kernel, int threads, int device) {
   OURO_TRY(state().control->check(device));

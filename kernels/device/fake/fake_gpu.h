@@ -22,6 +22,9 @@ struct FakeHarsh {
   /// enable_peer waits for all work of both devices, unless the pair has access already.
   bool peering_waits = false;
   bool sharing_waits = false;  ///< retain_piece and open_to_peers wait for all work of the device
+  /// The first launch of a kernel that needs more stack than any before, and than was reserved, waits for all
+  /// work of the device, as does reserve_stack.
+  bool stack_waits = false;
   /// free_region and ipc_close wait for all work of their device and then unmap at once: a kernel that
   /// touches unmapped memory faults.
   bool unmapping_waits = false;
@@ -39,11 +42,13 @@ struct FakeOptions {
   std::size_t memory_bytes = std::size_t{4} << 30;  ///< of each device, in each process
   int multiprocessors = 4;
   bool shareable_memory = true, ipc = true, stream_values = true;
-  bool device_words = true;  ///< false: stream values in device memory are refused
-  bool multicast = false;    ///< multicast objects, of regions of shareable memory
-  bool mps = false;          ///< Properties::mps; kernels of processes always run at the same time here
-  int architecture = 90;     ///< the architecture that kernels report to be compiled for
-  bool has_code = true;      ///< false: no kernel was compiled for these devices
+  bool device_words = true;        ///< false: stream values in device memory are refused
+  bool multicast = false;          ///< multicast objects, of regions of shareable memory
+  bool mps = false;                ///< Properties::mps; kernels of processes always run at the same time here
+  int architecture = 90;           ///< the architecture that kernels report to be compiled for
+  bool has_code = true;            ///< false: no kernel was compiled for these devices
+  std::size_t stack_bytes = 1024;  ///< of a thread at first, as in CUDA
+  std::function<std::size_t(const Kernel&)> local_bytes = {};  ///< KernelInfo::local_bytes; empty: 0
   std::function<bool(int device, int peer)> peer = {};  ///< which devices reach each other; empty: all do
   /// As CUDA_VISIBLE_DEVICES: device 0 here is number `first` of the host's `host_devices` (0: this process
   /// sees all).
@@ -221,6 +226,7 @@ class FakeGpu final : public Gpu {
   Result<std::size_t> nodes(Stream);
 
   Result<KernelInfo> info(const Kernel&, int device) override;
+  Status reserve_stack(int device, std::size_t bytes) override;
   Result<int> resident_blocks(const Kernel&, int threads, int device) override;
 
  private:

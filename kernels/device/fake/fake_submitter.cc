@@ -62,6 +62,7 @@ Status Submitter::launch(const Kernel& kernel, Shape shape, const void* args, St
   if (kernel.arg_bytes != 0 && args == nullptr)
     return invalid(fmt::format("no arguments for {}", kernel.name));
   OURO_TRY(load(kernel, stream.device));
+  OURO_TRY(need_stack(stream.device, local_bytes(kernel), kernel.name));
   const int capacity = resident(options_, shape.threads);
   if (kernel.spins && shape.blocks > capacity)
     return Status(Reason::resource, fmt::format("{} spins with {} blocks of {} threads; {} fit at once",
@@ -102,6 +103,18 @@ Status Submitter::load(const Kernel& kernel, int device) {
   OURO_TRY(streams_.quiesce(device, kernel.name));
   std::lock_guard lock(mutex_);
   loaded_.insert({kernel.name, device});
+  return {};
+}
+
+Status Submitter::need_stack(int device, std::size_t bytes, const char* why) {
+  std::size_t& stack = stack_[static_cast<std::size_t>(device)];
+  {
+    std::lock_guard lock(mutex_);
+    if (bytes <= stack) return {};
+  }
+  if (options_.harsh.stack_waits) OURO_TRY(streams_.quiesce(device, why));
+  std::lock_guard lock(mutex_);
+  stack = std::max(stack, bytes);
   return {};
 }
 

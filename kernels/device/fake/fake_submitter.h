@@ -14,7 +14,12 @@ namespace ouro::gpu::fake {
 class Submitter {
  public:
   Submitter(const FakeOptions& options, Control& control, Memory& memory, Peers& peers, Streams& streams)
-      : options_(options), control_(control), memory_(memory), peers_(peers), streams_(streams) {}
+      : options_(options),
+        control_(control),
+        memory_(memory),
+        peers_(peers),
+        streams_(streams),
+        stack_(static_cast<std::size_t>(options.devices), options.stack_bytes) {}
 
   Status copy(void* to, const void* from, std::size_t bytes, Stream);
   Status set(void* to, std::uint8_t byte, std::size_t bytes, Stream);
@@ -25,6 +30,11 @@ class Submitter {
   Status free(void*, Stream);
   /// Blocks of so many threads that the device has room for at once. Errors: unsupported (no body), invalid.
   Result<int> resident_blocks(const Kernel&, int threads, int device);
+  std::size_t local_bytes(const Kernel& k) const {
+    return options_.local_bytes ? options_.local_bytes(k) : 0;
+  }
+  /// From now on each thread of the device has so much stack or more. `why` names the caller in the error.
+  Status need_stack(int device, std::size_t bytes, const char* why);
 
  private:
   Status has_body(const Kernel&) const;
@@ -37,6 +47,7 @@ class Submitter {
   Streams& streams_;
   std::mutex mutex_;
   std::set<std::pair<const char*, int>> loaded_;  ///< kernels, by their names, and devices
+  std::vector<std::size_t> stack_;                ///< bytes of a thread, by device
 };
 
 }  // namespace ouro::gpu::fake

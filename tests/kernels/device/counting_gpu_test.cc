@@ -48,7 +48,7 @@ void call_everything(Gpu& g) {
   drop(g.launch(k, {}, nullptr, s)), drop(g.call_host(s, nothing, nullptr)), drop(g.capturing(s));
   drop(g.begin_capture(s)), drop(g.end_capture(s)), drop(g.launch(Graph(), s)),
       drop(g.destroy_graph(Graph()));
-  drop(g.info(k, 9)), drop(g.resident_blocks(k, 1, 9));
+  drop(g.info(k, 9)), drop(g.resident_blocks(k, 1, 9)), drop(g.reserve_stack(9, 1));
 }
 
 TEST(CountingGpu, CountsEachFunctionAsOneCallOfItsKind) {
@@ -66,7 +66,7 @@ TEST(CountingGpu, CountsEachFunctionAsOneCallOfItsKind) {
       c.text(CallClass::setup),
       "flush_arrivals 1, create_stream 1, destroy_stream 1, create_event 1, destroy_event 1, capture 2, "
       "destroy_graph 1, alloc 4, free 4, export_memory 3, map 4, unmap 2, piece_of_program 3, "
-      "multicast 6, peers 3, kernel_info 2");
+      "multicast 6, peers 3, kernel_info 2, reserve_stack 1");
   EXPECT_EQ(c, counting.total());
   EXPECT_STREQ(counting.name(), "none");
   EXPECT_EQ(counting.version(), none->version());

@@ -86,5 +86,17 @@ TEST_P(CudaCalls, AreThoseThatTheTableStates) {
         << kCallTerms[i].name << ": every kind whose calls are stated is checked here";
 }
 
+TEST_P(CudaCalls, RaiseTheStackAndNeverLowerIt) {
+  EXPECT_TRUE(gpu_->reserve_stack(0, 4000).ok());
+  EXPECT_EQ(driver_stub.stack, 4000u);
+  const std::uint64_t made = driver_stub.calls;
+  EXPECT_TRUE(gpu_->reserve_stack(0, 3000).ok());
+  EXPECT_EQ(driver_stub.stack, 4000u);
+  EXPECT_TRUE(gpu_->reserve_stack(0, 4000).ok());
+  const std::uint64_t unchanged = driver_stub.calls - made;
+  EXPECT_TRUE(gpu_->reserve_stack(0, 4001).ok());
+  EXPECT_EQ(2 * (driver_stub.calls - made - unchanged), unchanged + 2) << "one call more, which may wait";
+}
+
 }  // namespace
 }  // namespace ouro::gpu

@@ -2,6 +2,7 @@
 // parameters, which they do not use.
 #include "tests/kernels/device/driver_stub.h"
 
+#include <cstddef>
 #include <string_view>
 
 namespace ouro::test {
@@ -23,6 +24,14 @@ int get_current(void** context) {
 }
 int retain(void** context, int) {
   *context = kContext;
+  return counted();
+}
+int get_limit(std::size_t* value, int) {
+  *value = driver_stub.stack;
+  return counted();
+}
+int set_limit(int, std::size_t value) {
+  driver_stub.stack = value;
   return counted();
 }
 /// The values are type, managed, legacy, device and identity, as cuda_memory.cc asks for them.
@@ -106,6 +115,10 @@ extern "C" int cudaGetDriverEntryPointByVersion(const char* name, void** out) {
     *out = reinterpret_cast<void*>(get_current);
   } else if (is == "cuDevicePrimaryCtxRetain") {
     *out = reinterpret_cast<void*>(retain);
+  } else if (is == "cuCtxGetLimit") {
+    *out = reinterpret_cast<void*>(get_limit);
+  } else if (is == "cuCtxSetLimit") {
+    *out = reinterpret_cast<void*>(set_limit);
   } else if (is == "cuPointerGetAttributes") {
     *out = reinterpret_cast<void*>(attributes);
   } else {

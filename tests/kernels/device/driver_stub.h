@@ -11,6 +11,7 @@ struct DriverStub {
   bool ready = true;             ///< the result of queries
   bool device_memory = true;     ///< what pointers point to, else memory that CUDA does not know
   bool legacy_memory = true;     ///< allocated by cudaMalloc, else by cuMemMap
+  std::uint64_t stack = 1024;    ///< the limit of the context, in bytes
 };
 extern DriverStub driver_stub;
 

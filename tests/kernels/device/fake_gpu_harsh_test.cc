@@ -37,6 +37,23 @@ TEST(FakeGpuHarsh, TheFirstLaunchOfAKernelWaitsForAllStreams) {
   store(rig.host, 1);
 }
 
+TEST(FakeGpuHarsh, KernelThatNeedsMoreStackWaitsForAllWork) {
+  const auto need = [](const Kernel& k) {
+    return std::size_t{k.name == std::string("large") ? 5000u : 900u};
+  };
+  Rig rig({.local_bytes = need, .harsh = {.stack_waits = true, .patience = kSoon}});
+  EXPECT_EQ(value(rig.gpu.info(nothing("large"), 0)).local_bytes, 5000u);
+  const Stream other = rig.another();
+  const Nothing none;
+  expect_wait(rig, [&] { return rig.gpu.launch(nothing("large"), {}, &none, other); });
+  OK(rig.enqueue(at_least(rig.host, 1)));
+  OK(rig.gpu.launch(nothing("small"), {}, &none, other)) << "it needs less than all have at first";
+  OK(rig.gpu.launch(nothing("large"), {}, &none, other)) << "the stack stays as large";
+  OK(rig.gpu.reserve_stack(0, 5000));
+  EXPECT_THAT(rig.gpu.reserve_stack(0, 5001), Fails(Reason::resource, "has not ended"));
+  store(rig.host, 1);
+}
+
 TEST(FakeGpuHarsh, AllocationWaitsForAllWork) {
   Rig rig({.harsh = {.allocation_waits = true, .patience = kSoon}});
   std::vector<std::byte> mine(4096);

@@ -129,6 +129,7 @@ TEST_F(NoDriver, EveryCallIsUnsupported) {
   refused("launch(Graph)", g.launch(Graph{}, s));
   refused("destroy_graph", g.destroy_graph({}));
   result("info", g.info(kernel, 0));
+  refused("reserve_stack", g.reserve_stack(0, 1));
   result("resident_blocks", g.resident_blocks(kernel, 32, 0));
 }
 

@@ -2,6 +2,8 @@
 // nothing that an operation needs waits for a device on which another rank's kernel spins.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +25,7 @@ class ManyGpus : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override { OURO_NEEDS_FAKES(); }
   void TearDown() override { gpu::install(nullptr); }
+  std::vector<std::uint32_t*> words_;
   gpu::FakeGpu& install(gpu::FakeOptions o) {
     o.devices = kRanks;
     o.multiprocessors = 16;
@@ -104,6 +107,36 @@ TEST_P(ManyGpus, NoKernelIsLoadedWhileOthersWait) {
   auto& fake = install({.harsh = {.lazy_loading = true, .patience = kPatience}});
   expect_in_turn(GetParam(), kCount);
   EXPECT_EQ(fake.stalls(), 0);
+}
+
+/// A kernel with calls has frames on the stack. A driver that has to enlarge the stack at a launch waits for
+/// all work of the device, on which another kernel of this library may spin.
+TEST_P(ManyGpus, StackOfAllKernelsIsReservedBeforeTheFirstOperation) {
+  auto& fake = install({.local_bytes = [](const gpu::Kernel&) { return std::size_t{3000}; },
+                        .harsh = {.stack_waits = true, .patience = kPatience}});
+  const ForcedPath forced(GetParam());
+  Watchdog watchdog;
+  auto contexts = thread_contexts(kRanks);
+  for (int device = 0; device < kRanks; ++device) {  // as if another kernel spun there
+    auto waits = fake.create_stream(device, 0);
+    auto word = fake.alloc_pinned(4);
+    ASSERT_TRUE(waits.ok() && word.ok());
+    const gpu::MemOp until{gpu::MemOp::Kind::wait_equal, 1, std::memset(*word, 0, 4)};
+    ASSERT_TRUE(fake.enqueue({&until, 1}, *waits).ok());
+    words_.push_back(static_cast<std::uint32_t*>(*word));
+  }
+  on_threads(kRanks, [&](int rank) {
+    Context& c = contexts[static_cast<std::size_t>(rank)];
+    Seat seat;
+    seat.make(c, kCount);
+    const View v = seat.data.view();
+    auto w = GetParam() == std::string("copies") ? broadcast(c.world(), v, v, 0, seat.stream)
+                                                 : all_reduce(c.world(), v, v, ReduceOp::sum, seat.stream);
+    ASSERT_TRUE(w.ok()) << w.status().message();
+    EXPECT_TRUE(w->wait().ok()) << w->wait().message();
+  });
+  EXPECT_EQ(fake.stalls(), 0);
+  for (std::uint32_t* const word : words_) std::atomic_ref(*word).store(1);
 }
 
 }  // namespace
