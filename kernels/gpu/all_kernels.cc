@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/gpu/await_host.h"
 #include "kernels/gpu/collect.h"
 #include "kernels/gpu/exchange.h"
 #include "kernels/gpu/optim.h"
@@ -28,6 +29,7 @@ std::span<const Kernel* const> all_kernels() {
     const std::span<const Kernel* const> resident = resident_kernels();
     list.insert(list.end(), resident.begin(), resident.end());
     list.push_back(&exchange_kernel());
+    list.push_back(&awaiting_kernel());
     return &list;
   }();
   return all;

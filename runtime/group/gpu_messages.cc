@@ -63,7 +63,7 @@ Result<std::shared_ptr<WorkState>> GpuMessages::run(std::vector<std::shared_ptr<
   OURO_ASSIGN(const std::uint64_t capture, gpu::gpu().capturing(stream->get()));
   for (const auto& m : messages)  // all of them before the first copy
     // A graph may replay a send while the one before is still on the network, without a copy of its own.
-    if (m->device_memory && m->request.bytes > 0) OURO_TRY(take_carrier(m.get(), capture == 0));
+    if (m->device_memory && m->request.bytes > 0) OURO_TRY(take_carrier(m.get(), capture == 0 && !crowded_));
   auto work = enqueue(messages, on_device, stream, std::move(exchange));
   if (work.ok()) return work;
   // Copies that have been enqueued may still access the pinned memory.
@@ -80,12 +80,7 @@ Result<std::shared_ptr<WorkState>> GpuMessages::enqueue(const std::vector<std::s
                                                         const std::shared_ptr<GpuStream>& stream,
                                                         Exchange exchange) const {
   gpu::Gpu& gpu = gpu::gpu();
-  struct Back {
-    void* to;
-    const std::byte* from;
-    std::size_t bytes;
-  };
-  std::vector<Back> received;  // messages belong to the stream as soon as it has them
+  std::vector<gpu::HostCopy> received;  // messages belong to the stream as soon as it has them
   std::vector<std::pair<std::shared_ptr<DeviceReceipt>, std::byte*>> landed;
   for (const auto& m : messages)
     if (const auto* c = m->carrier.as<ReceiptCarrier>())
@@ -100,22 +95,25 @@ Result<std::shared_ptr<WorkState>> GpuMessages::enqueue(const std::vector<std::s
     // exchange is filled, or the group has failed.
     if (m->request.sends || !m->request.exchange)
       OURO_TRY(gpu.copy(pinned->memory.get(), m->device_memory, bytes, stream->get()));
-    if (!m->request.sends) received.push_back({m->device_memory, m->carrier.on_host(), bytes});
+    if (!m->request.sends)
+      received.push_back({static_cast<std::byte*>(m->device_memory), m->carrier.on_host(), bytes});
   }
-  const auto exchanged = stream->enqueue([messages, exchange = std::move(exchange)] {
-    std::vector<Message*> raw;
-    for (const auto& m : messages) {  // a graph may replay this
-      m->begin_again();
-      raw.push_back(m.get());
-    }
-    Status outcome = exchange(raw);
-    for (const auto& m : messages)
-      if (const auto* c = m->carrier.as<ReceiptCarrier>(); c && m->done && m->outcome.ok())
-        if (const Status listed = c->receipt->finish(); outcome.ok()) outcome = listed;
-    return outcome;
-  });
+  std::shared_ptr<WorkState> exchanged;
+  OURO_TRY(stream->enqueue(
+      [messages, exchange = std::move(exchange)] {
+        std::vector<Message*> raw;
+        for (const auto& m : messages) {  // a graph may replay this
+          m->begin_again();
+          raw.push_back(m.get());
+        }
+        Status outcome = exchange(raw);
+        for (const auto& m : messages)
+          if (const auto* c = m->carrier.as<ReceiptCarrier>(); c && m->done && m->outcome.ok())
+            if (const Status listed = c->receipt->finish(); outcome.ok()) outcome = listed;
+        return outcome;
+      },
+      received, &exchanged));
   for (const auto& [receipt, to] : landed) OURO_TRY(receipt->enqueue(to, stream->get()));
-  for (const Back& b : received) OURO_TRY(gpu.copy(b.to, b.from, b.bytes, stream->get()));
   auto capture = gpu.capturing(stream->get());
   if (!capture.ok()) return capture.status();
   auto work = std::make_shared<WorkState>();

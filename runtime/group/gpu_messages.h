@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/context/context.h"
+#include "runtime/exec/gpu/gpu_path.h"
 #include "runtime/group/messages.h"
 #include "runtime/plan/members.h"
 #include "runtime/stream/gpu_stream.h"
@@ -17,7 +18,8 @@ namespace ouro::rt {
 /// of the host, which is filled before and copied back after (PinnedCarrier).
 class GpuMessages {
  public:
-  GpuMessages(Context& context, const Members& members) : context_(context), members_(members) {}
+  GpuMessages(Context& context, const Members& members)
+      : context_(context), members_(members), crowded_(crowded(context, context.rank())) {}
 
   /// Moves the messages on the host; called on a thread of the stream. Returns the outcome.
   using Exchange = std::function<Status(const std::vector<Message*>&)>;
@@ -40,6 +42,7 @@ class GpuMessages {
 
   Context& context_;
   const Members& members_;
+  const bool crowded_;  // streams must not wait: nothing may follow the kernel that waits for the host
 };
 
 }  // namespace ouro::rt

@@ -21,7 +21,11 @@ GpuOperations::GpuOperations(Context& context, const Members& members, std::uint
       waiter_(waiter),
       host_(host),
       make_inner_(std::move(make_inner)) {
-  if (crowded(context, context.rank())) GpuStream::run_in_calls(context.spec().gpu);
+  if (!crowded(context, context.rank())) return;
+  if (shares_gpu(context, context.rank()))
+    GpuStream::run_in_calls(context.spec().gpu);
+  else
+    GpuStream::await_in_kernels(context.spec().gpu);
 }
 
 GpuOperations::~GpuOperations() {

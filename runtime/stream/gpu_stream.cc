@@ -305,12 +305,15 @@ HostStream& GpuStream::thread_of(std::unique_ptr<HostStream>& thread, const char
 }
 
 namespace {
-std::array<std::atomic<bool>, 256> g_run_in_calls{};  // by device
+using ByDevice = std::array<std::atomic<bool>, 256>;
+ByDevice g_run_in_calls{}, g_await_in_kernels{};
+std::atomic<bool>& of(ByDevice& all, int device) {
+  return all[static_cast<std::size_t>(device) % all.size()];
+}
 }  // namespace
 
-void GpuStream::run_in_calls(int device) {
-  g_run_in_calls[static_cast<std::size_t>(device) % g_run_in_calls.size()].store(true);
-}
+void GpuStream::run_in_calls(int device) { of(g_run_in_calls, device).store(true); }
+void GpuStream::await_in_kernels(int device) { of(g_await_in_kernels, device).store(true); }
 
 Status GpuStream::call(const std::function<Status()>& f) {
   try {
@@ -394,30 +397,59 @@ Result<std::uint32_t*> GpuStream::own_word() {
   return word;
 }
 
-Status GpuStream::launch(const std::shared_ptr<Task>& task) {
+Status GpuStream::copy(std::span<const gpu::HostCopy> copies) const {
+  for (const gpu::HostCopy& c : copies) OURO_TRY(gpu::gpu().copy(c.to, c.from, c.bytes, get()));
+  return {};
+}
+
+Status GpuStream::launch(const std::shared_ptr<Task>& task, std::span<const gpu::HostCopy>* then,
+                         gpu::NumberedWord* ended) {
   OURO_ASSIGN(task->word, own_word());
   (void)get();
   OURO_TRY(task->captured ? gpu::gpu().call_host(stream_, &Task::again, task.get())
                           : call_later(stream_, task));
-  const gpu::MemOp ops[] = {{gpu::MemOp::Kind::wait_equal, 1, task->word},
-                            {gpu::MemOp::Kind::write, 0, task->word}};
-  OURO_TRY(gpu::gpu().enqueue(ops, stream_));
+  if (of(g_await_in_kernels, device()).load(std::memory_order_relaxed)) {
+    gpu::AwaitHostArgs args{.word = task->word};
+    const auto first = then->first(std::min<std::size_t>(then->size(), gpu::AwaitHostArgs::kMost));
+    std::ranges::copy(first, args.copy);
+    args.copies = static_cast<int>(first.size());
+    const bool ends = ended && first.size() == then->size();
+    if (ends) args.ended = *ended;
+    const gpu::Launch l = gpu::await_host(args);
+    OURO_TRY(gpu::gpu().launch(*l.kernel, l.shape, &args, stream_));
+    *then = then->subspan(first.size());
+    if (ends) *ended = {};
+  } else {
+    const gpu::MemOp ops[] = {{gpu::MemOp::Kind::wait_equal, 1, task->word},
+                              {gpu::MemOp::Kind::write, 0, task->word}};
+    OURO_TRY(gpu::gpu().enqueue(ops, stream_));
+  }
   return owned_ || task->captured ? Status() : gpu::gpu().record(clear_->get(), stream_);
 }
 
 std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
-  if (inherited()) return refused();
-  auto state = std::make_shared<WorkState>();
-  if (g_run_in_calls[static_cast<std::size_t>(device()) % g_run_in_calls.size()].load(
-          std::memory_order_relaxed)) {
+  std::shared_ptr<WorkState> work;
+  (void)enqueue(std::move(f), {}, &work).ok();  // there is no copy
+  return work;
+}
+
+Status GpuStream::enqueue(std::function<Status()> f, std::span<const gpu::HostCopy> then,
+                          std::shared_ptr<WorkState>* work, gpu::NumberedWord* ended) {
+  if (inherited()) {
+    *work = refused();
+    return {};
+  }
+  const auto state = *work = std::make_shared<WorkState>();
+  if (of(g_run_in_calls, device()).load(std::memory_order_relaxed)) {
     const auto recorded = gpu::gpu().capturing(stream_);
     if (recorded.ok() && *recorded == 0) {
       Status outcome = check_thread();
       if (outcome.ok()) outcome = gpu::gpu().synchronize(stream_);
-      if (outcome.ok()) outcome = call(f);
+      const bool begun = outcome.ok();
+      if (begun) outcome = call(f);
       note(outcome);
       state->complete(outcome);
-      return state;
+      return begun ? copy(then) : Status();
     }
   }
   const auto task = std::make_shared<Task>(shared_from_this(), std::move(f), state);
@@ -428,7 +460,7 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
     heed(capture.status());
     note(capture.status());
     state->complete(capture.status());
-    return state;
+    return {};
   }
   task->captured = *capture != 0;
   // A graph on the user's stream may be launched as long as the process lives, so the function that it calls
@@ -440,22 +472,21 @@ std::shared_ptr<WorkState> GpuStream::enqueue(std::function<Status()> f) {
       std::lock_guard lock(mutex_);
       kept_.push_back(task);
     }
-    s = launch(task);
+    s = launch(task, &then, ended);
   } catch (const std::exception&) {
     s = no_memory();
   }
-  if (!s.ok()) {
-    // The driver may have accepted the call, and the stream does not wait for it. No other wait may use its
-    // word, which it may set at any time.
-    {
-      std::lock_guard lock(mutex_);
-      word_ = nullptr;
-    }
-    heed(s);
-    note(s);
-    state->complete(s);
+  if (s.ok()) return copy(then);
+  // The driver may have accepted the call, and the stream does not wait for it. No other wait may use its
+  // word, which it may set at any time.
+  {
+    std::lock_guard lock(mutex_);
+    word_ = nullptr;
   }
-  return state;
+  heed(s);
+  note(s);
+  state->complete(s);
+  return {};
 }
 
 void GpuStream::ends_with(const std::shared_ptr<Mark>& end) {

@@ -7,10 +7,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "kernels/device/gpu.h"
+#include "kernels/gpu/await_host.h"
 #include "runtime/stream/host_stream.h"
 
 namespace ouro::rt {
@@ -79,6 +81,12 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   /// user's stream, for ever, because CUDA does not report the end of a graph); the WorkState then ends
   /// with the first.
   std::shared_ptr<WorkState> enqueue(std::function<Status()> f) override;
+  /// The same, and then these copies, which begin when f has returned. Work of other streams is not held up
+  /// by them where await_in_kernels() applies. *work is that of f. Errors: those of a copy; f runs all the
+  /// same. `ended`, if given, is a number to write after all that; if a kernel writes it, it names no word
+  /// any more, else the caller enqueues that.
+  Status enqueue(std::function<Status()> f, std::span<const gpu::HostCopy> then,
+                 std::shared_ptr<WorkState>* work, gpu::NumberedWord* ended = nullptr);
   std::shared_ptr<WorkState> last() override;
   std::shared_ptr<WorkState> drained() override;
   void after(std::shared_ptr<WorkState> mark) override;
@@ -86,6 +94,10 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   /// finished its work: a stream that waited for the host would hold up others that share its hardware queue,
   /// which the host may need. Captured ones run as before.
   static void run_in_calls(int device);
+  /// From now on streams of this device do not wait for functions: a kernel does, which leaves their hardware
+  /// queue when it begins. The copies that follow a function are part of that kernel. run_in_calls() takes
+  /// precedence.
+  static void await_in_kernels(int device);
   /// Reports the status of a call on the device. If the device is lost, functions that wait in its streams
   /// are released, soon and on another thread. Functions that have not begun by then never run, and end with
   /// this status.
@@ -100,7 +112,9 @@ class GpuStream final : public Stream, public std::enable_shared_from_this<GpuSt
   GpuStream(gpu::Stream, bool owned);
   /// What ends_with() was given, with `any` also before later work; nullptr: it is not known any more.
   std::shared_ptr<Mark> known_end(bool any);
-  Status launch(const std::shared_ptr<Task>&);
+  /// Removes the copies that it makes itself from `then`, and the word that it writes.
+  Status launch(const std::shared_ptr<Task>&, std::span<const gpu::HostCopy>* then, gpu::NumberedWord* ended);
+  Status copy(std::span<const gpu::HostCopy>) const;
   /// Made at first.
   Result<std::uint32_t*> own_word();
   static Status call(const std::function<Status()>&);

@@ -28,8 +28,10 @@ struct FakeHarsh {
   /// free_region and ipc_close wait for all work of their device and then unmap at once: a kernel that
   /// touches unmapped memory faults.
   bool unmapping_waits = false;
-  /// Hardware queues that the streams of a device share in turn; each runs what it holds in the order in
-  /// which it was enqueued. 0: each stream has its own.
+  /// Hardware queues that the streams of a device share in turn; each begins what it holds in the order in
+  /// which it was enqueued. A kernel leaves its queue when it begins, other work when it has ended. What
+  /// follows in the same stream stays in the queue until the kernel has ended, except records of events.
+  /// 0: each stream has its own.
   int connections = 0;
   /// Operations that a stream holds. The next call waits for room, and with it every call of the process that
   /// enqueues. 0: no limit.

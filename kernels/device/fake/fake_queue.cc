@@ -89,7 +89,8 @@ void Connection::pass(std::uint64_t place) {
 }
 
 void Queue::append(Op op) {
-  ops_.push_back({std::move(op), shared_ ? shared_->take() : 0});
+  const bool placed = shared_ && op.kind != FakeOp::record;
+  ops_.push_back({std::move(op), placed ? shared_->take() : 0});
   ++pushed_;
 }
 
@@ -158,10 +159,12 @@ void Queue::loop() {
       next = std::move(ops_.front());
       ops_.pop_front();
     }
-    if (shared_) shared_->wait_for(next.place, *control_, device_);
+    const bool placed = shared_ && next.op.kind != FakeOp::record, leaves = next.op.kind == FakeOp::kernel;
+    if (placed) shared_->wait_for(next.place, *control_, device_);
+    if (placed && leaves) shared_->pass(next.place);
     perform(next.op, run);
     next.op.work = nullptr;  // releases what it holds before waiters are notified
-    if (shared_) shared_->pass(next.place);
+    if (placed && !leaves) shared_->pass(next.place);
     {
       std::lock_guard lock(mutex_);
       ++done_;

@@ -129,7 +129,7 @@ class Queue {
  private:
   struct Placed {
     Op op;
-    std::uint64_t place;  ///< in shared_
+    std::uint64_t place;  ///< in shared_, unless it is the record of an event, which waits for nobody there
   };
   void loop();
   void append(Op);  ///< with mutex_ held

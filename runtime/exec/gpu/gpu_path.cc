@@ -67,17 +67,25 @@ flow::Algorithm copies_algorithm(Collective c) {
 
 std::string_view name(GpuPath p) { return kPathNames[static_cast<std::size_t>(p)]; }
 
-bool crowded(const Context& context, int w) {
-  // Its stream, two of the user's, and its share of the group's for launches and of the process's
-  // for failures.
-  constexpr std::uint32_t kOfARank = 4;
+/// Ranks of w's process that have its GPU.
+static std::uint32_t ranks_on_gpu(const Context& context, int w) {
   const GpuRecord& mine = context.members().page(w).gpu;
   std::uint32_t ranks = 0;
   for (int v = 0; v < context.size(); ++v) {
     ranks += context.members().are_threads(v, w) && context.members().page(v).gpu.uuid == mine.uuid;
   }
-  return mine.present && mine.connections > 0 && ranks > 1 && mine.connections < kOfARank * ranks;
+  return ranks;
 }
+
+bool crowded(const Context& context, int w) {
+  // Its stream, two of the user's, and its share of the group's for launches and of the process's
+  // for failures.
+  constexpr std::uint32_t kOfARank = 4;
+  const GpuRecord& mine = context.members().page(w).gpu;
+  return mine.present && mine.connections > 0 && mine.connections < kOfARank * ranks_on_gpu(context, w);
+}
+
+bool shares_gpu(const Context& context, int w) { return ranks_on_gpu(context, w) > 1; }
 
 GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) {
   GpuTopology t;
@@ -94,7 +102,8 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
     t.values &= a.stream_values != 0;
     t.words &= a.device_words != 0;
     t.multicast &= a.multicast != 0;
-    t.queues &= !crowded(context, w);
+    t.waits &= !crowded(context, w);
+    t.queues &= !crowded(context, w) || !shares_gpu(context, w);
     std::uint32_t share = 0;
     for (const int v : world) {
       const GpuRecord& b = context.members().page(v).gpu;
@@ -139,6 +148,10 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
   if (!t.queues && t.ranks > 1 && path != GpuPath::staged)
     return "ranks that are threads share too few hardware queues "
            "(CUDA_DEVICE_MAX_CONNECTIONS): 4 for each rank";
+  const bool waits = path == GpuPath::leader || path == GpuPath::copies || path == GpuPath::stream ||
+                     path == GpuPath::hierarchy;
+  if (!t.waits && t.ranks > 1 && waits)
+    return "its streams wait, which needs 4 hardware queues of each process (CUDA_DEVICE_MAX_CONNECTIONS)";
   switch (path) {
     case GpuPath::alone:
       return t.ranks == 1 ? nullptr : "the group has several ranks";
@@ -255,6 +268,8 @@ Result<GpuPath> GpuPathChooser::choose(const Operation& op, const Choice& choice
     *why = kReasons[static_cast<std::size_t>(p)];
     if (p == GpuPath::staged && !t.queues)
       *why = "staged through the host: ranks that are threads share too few hardware queues";
+    else if (p == GpuPath::staged && !t.waits)
+      *why = "staged through the host: too few hardware queues for streams that wait";
     if (choice.forced && p == GpuPath::stream)
       *why = fmt::format("stream-ordered {}: asked for by name", flow::name(choice.algorithm));
     else if (choice.forced && p != GpuPath::alone)

@@ -36,14 +36,17 @@ struct GpuTopology {
                            ///< process, or share its context (MPS)
   bool apart = true;       ///< each rank has a GPU of its own
   bool queues = true;      ///< ranks that are threads on one GPU do not crowd its hardware queues
+  bool waits = true;       ///< streams may wait: no process has too few hardware queues for that
   bool multicast = true;   ///< each has multicast objects
   int channels = 0;        ///< blocks of a rank that fit at the same time
   int mates =
       0;  ///< ranks of each of several hosts, whose GPUs do the part within it; 0: there is no such part
 };
-/// Whether the streams of rank r's process share so few hardware queues of its GPU that one which waits for
-/// another rank of the process may hold up that rank.
+/// Whether the streams of the rank's process share so few hardware queues of its GPU that one which waits may
+/// hold up all others.
 bool crowded(const Context&, int world_rank);
+/// Whether another rank is a thread of the same process and has the same GPU.
+bool shares_gpu(const Context&, int world_rank);
 /// Whether ranks w and v are threads of one process that share a limited number of hardware queues of a GPU:
 /// a copy of one may lie behind a wait of the other's for the host, which waits for that copy.
 bool tangled(const Context&, int w, int v);

@@ -37,6 +37,7 @@ bool StagedPath::has_queues() {
   for (int r = 0; r < team_.size; ++r)
     for (int other = 0; other < r; ++other)
       if (tangled(team_.context, team_.world_rank(r), team_.world_rank(other))) has_queues_ = false;
+  for (int r = 0; r < team_.size; ++r) *has_queues_ &= !crowded(team_.context, team_.world_rank(r));
   return *has_queues_;
 }
 
@@ -133,11 +134,16 @@ Status StagedPath::run(const Operation& op, const std::shared_ptr<GpuStream>& st
   OURO_ASSIGN(auto ahead, pending_.prepare(nullptr, 0, stream, false));
   if (in_bytes) OURO_TRY(gpu::gpu().copy(in, op.in.data, in_bytes, stream->get()));
   const auto kept = std::make_shared<const KeptOperation>(host);
-  const auto outcome =
-      stream->enqueue([kept, on_host = std::move(on_host)] { return on_host(kept->get(), {}); });
+  const gpu::HostCopy up{static_cast<std::byte*>(op.out.data), out, out_bytes};
+  std::shared_ptr<WorkState> outcome;
+  gpu::NumberedWord ended = ahead.end.word;
+  const Status copied_up =
+      stream->enqueue([kept, on_host = std::move(on_host)] { return on_host(kept->get(), {}); },
+                      {&up, out_bytes > 0}, &outcome, &ended);
   if (outcome->done() && !outcome->outcome().ok())
     return outcome->outcome();  // perhaps it was never enqueued
-  if (out_bytes) OURO_TRY(gpu::gpu().copy(op.out.data, out, out_bytes, stream->get()));
+  OURO_TRY(copied_up);
+  if (ahead.end.word.word && !ended.word) ahead.end.enqueued();
   std::shared_ptr<WorkState> copied;
   OURO_TRY(pending_.mark(std::move(ahead), &copied));
   *work = std::make_shared<WorkState>();
