@@ -162,6 +162,11 @@ Status CountingGpu::enqueue(std::span<const MemOp> ops, Stream s) {
   return of_.enqueue(ops, s);
 }
 
+Status CountingGpu::check_context(Stream s) {
+  Call call(*this, GpuCall::check_context);
+  if (is_created(s)) call.driver(1, 0);
+  return of_.check_context(s);
+}
 Result<std::uint64_t> CountingGpu::capturing(Stream s) {
   Call call(*this, GpuCall::capturing);
   if (s.handle != nullptr && s.handle != kLegacyStream) call.driver(1, 0);

@@ -83,6 +83,7 @@ class CountingGpu : public Gpu {
 
   Result<Stream> create_stream(int device, int priority) override;
   Status destroy_stream(Stream) override;
+  Status check_context(Stream) override;
   Status synchronize(Stream) override;
   Result<bool> query(Stream) override;
   Result<Event> create_event(int device, bool timing) override;

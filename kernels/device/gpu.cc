@@ -40,6 +40,7 @@ class NoGpu final : public Gpu {
 
   Result<Stream> create_stream(int, int) override { return none(); }
   Status destroy_stream(Stream) override { return none(); }
+  Status check_context(Stream) override { return none(); }
   Status synchronize(Stream) override { return none(); }
   Result<bool> query(Stream) override { return none(); }
   Result<Event> create_event(int, bool) override { return none(); }

@@ -26,6 +26,10 @@ struct Stream {
   void* handle = nullptr;
   friend bool operator==(const Stream&, const Stream&) = default;
 };
+/// Whether it is none of the default streams.
+inline bool is_created(const Stream& s) {
+  return s.handle != nullptr && s.handle != kLegacyStream && s.handle != kThreadStream;
+}
 struct Event {
   void* handle = nullptr;
 };
@@ -219,6 +223,9 @@ class Gpu {
   // legacy stream.
   virtual Result<Stream> create_stream(int device, int priority) = 0;
   virtual Status destroy_stream(Stream) = 0;
+  /// For a stream that the program has made: whether it belongs to the context that this interface uses, the
+  /// device's primary one. Errors: invalid.
+  virtual Status check_context(Stream) = 0;
   virtual Status synchronize(Stream) = 0;
   virtual Result<bool> query(Stream) = 0;  ///< whether all enqueued work has ended
   virtual Result<Event> create_event(int device, bool timing) = 0;

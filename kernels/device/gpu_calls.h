@@ -32,6 +32,7 @@ enum class CallClass : std::uint8_t { piece, query, other, setup };
   X(query_stream, query, 4, 1)      /* one more if it has not ended */                          \
   X(query_event, query, 4, 1)       /* the same */                                              \
   X(capturing, other, 1, 1)         /* one more for a stream that can be captured */            \
+  X(check_context, other, 0, 0)     /* one for a stream that was created */                     \
   X(pointer, other, 1, 0)           /* more for memory of a device: CountingGpu */            \
   X(synchronize_stream, other, 4, 1)                                                            \
   X(synchronize_event, other, 4, 1)                                                             \

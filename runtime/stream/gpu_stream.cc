@@ -277,6 +277,7 @@ Result<std::shared_ptr<GpuStream>> GpuStream::wrap(int device, void* handle) {
   if (device < 0 || device >= gpu::gpu().devices())
     return invalid(fmt::format("GPU {}; this process sees {}", device, gpu::gpu().devices()));
   if (handle == gpu::kLegacyStream) handle = nullptr;  // one stream, one handle
+  OURO_TRY(gpu::gpu().check_context({device, handle}));
   return std::shared_ptr<GpuStream>(new GpuStream({device, handle}, false));
 }
 

@@ -168,6 +168,19 @@ class Cuda final : public CudaMemory {
   Status destroy_stream(Stream s) override {
     return on(s.device, "cudaStreamDestroy", [&] { return cudaStreamDestroy(native(s)); });
   }
+  Status check_context(Stream s) override {
+    OURO_TRY(works());
+    if (!is_created(s)) return {};
+    CUcontext of_stream = nullptr;
+    CUgreenCtx green = nullptr;
+    OURO_DRIVER(cuStreamGetCtx, native(s), &of_stream, &green);
+    OURO_ASSIGN(const CUcontext primary, context_of(s.device));
+    if (of_stream == primary && green == nullptr) return {};
+    return invalid(
+        fmt::format("stream {} belongs to {}, not to the primary context of GPU {}; expected a stream "
+                    "that was made with that context current, as CUDA's runtime makes them",
+                    s.handle, green ? "a green context" : "another context or device", s.device));
+  }
   Status synchronize(Stream s) override {
     return aside(s.device, "cudaStreamSynchronize", [&] { return cudaStreamSynchronize(native(s)); });
   }

@@ -86,7 +86,8 @@ constinit std::atomic<unsigned> g_begun{0};  // forks() + 1 in the process that 
 /// device, so that device 0 gets no context by accident (hundreds of MiB of its memory).
 std::atomic<int> last_device{0};
 
-/// The context of the runtime on a device, made on first use and kept.
+}  // namespace
+
 Result<CUcontext> context_of(int device) {
   static std::atomic<CUcontext> contexts[kMaxDevices] = {};
   static std::mutex making;
@@ -102,8 +103,6 @@ Result<CUcontext> context_of(int device) {
   slot.store(context, std::memory_order_release);
   return context;
 }
-
-}  // namespace
 
 [[gnu::cold]] Status failed(int error, const char* call, const std::string& about) {
   const auto code = static_cast<cudaError_t>(error);
@@ -140,6 +139,7 @@ void Driver::load() {
 #define OURO_X(call) find(#call, call, version, why);
   OURO_DRIVER_CALLS(OURO_X)
 #undef OURO_X
+  find("cuStreamGetCtx", cuStreamGetCtx, version, why);
   std::string lacks;
 #define OURO_X(call) find(#call, call, version, lacks);
   OURO_MULTICAST_CALLS(OURO_X)

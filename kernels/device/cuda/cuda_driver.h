@@ -66,6 +66,7 @@ struct Driver {
   OURO_DRIVER_CALLS(OURO_X)
   OURO_MULTICAST_CALLS(OURO_X)
 #undef OURO_X
+  decltype(&::cuStreamGetCtx_v2) cuStreamGetCtx = nullptr;  ///< its second version has the name of the first
 
  private:
   friend const Driver& driver();
@@ -78,6 +79,8 @@ const Driver& driver();
 void mapping_around(CUdeviceptr, CUdeviceptr* base, std::size_t* bytes);
 /// Whether an attribute of a device is set.
 bool attribute(CUdevice_attribute, int device);
+/// The primary context of a device, made on first use and kept.
+Result<CUcontext> context_of(int device);
 /// Hardware queues that the streams of a device share.
 int connections();
 /// Checks that the driver works, for calls that need no context.

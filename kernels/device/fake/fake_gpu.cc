@@ -69,6 +69,7 @@ int FakeGpu::contexts() { return state().control->contexts(); }
 Result<Stream> FakeGpu::create_blocking_stream(int device, int priority) {
   return state().streams.create(device, priority, true);
 }
+Result<Stream> FakeGpu::create_foreign_stream(int device) { return state().streams.create_foreign(device); }
 Status FakeGpu::synchronize(int device) { return state().streams.synchronize_device(device); }
 Status FakeGpu::free(void* p, Stream s) { return state().submitter.free(p, s); }
 Result<std::size_t> FakeGpu::memory_left(int device) {
@@ -200,6 +201,7 @@ Result<Stream> FakeGpu::create_stream(int device, int priority) {
   return state().streams.create(device, priority);
 }
 Status FakeGpu::destroy_stream(Stream s) { return state().streams.destroy(s); }
+Status FakeGpu::check_context(Stream s) { return state().streams.check_context(s); }
 Status FakeGpu::synchronize(Stream s) { return state().streams.synchronize(s); }
 Result<bool> FakeGpu::query(Stream s) { return state().streams.query(s); }
 

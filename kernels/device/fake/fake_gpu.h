@@ -138,6 +138,8 @@ class FakeGpu final : public Gpu {
   // Functions of CUDA's runtime that Gpu lacks, for the runtime of the tests.
   /// Makes a stream that the legacy stream of its device waits for, and that waits for it.
   Result<Stream> create_blocking_stream(int device, int priority);
+  /// Makes a stream of another context than the one of this interface, which refuses it.
+  Result<Stream> create_foreign_stream(int device);
   /// Waits for all work of a device, however long that takes.
   Status synchronize(int device);
   /// Frees memory of alloc in stream order. Errors: unsupported (in a capture).
@@ -202,6 +204,7 @@ class FakeGpu final : public Gpu {
 
   Result<Stream> create_stream(int device, int priority) override;
   Status destroy_stream(Stream) override;
+  Status check_context(Stream) override;
   Status synchronize(Stream) override;
   Result<bool> query(Stream) override;
   Result<Event> create_event(int device, bool timing) override;

@@ -53,6 +53,22 @@ Result<Stream> Streams::create(int device, int priority, bool blocking) {
   return Stream{device, handle};
 }
 
+Result<Stream> Streams::create_foreign(int device) {
+  OURO_TRY(control_->admit(FakeOp::create, device));
+  std::lock_guard lock(mutex_);
+  void* const handle = handles_.make(handles_.number());
+  foreign_.insert(handle);
+  return Stream{device, handle};
+}
+
+/// Like CUDA, for which the handle of a stream that was never made is undefined, this does not check others.
+Status Streams::check_context(Stream s) {
+  std::lock_guard lock(mutex_);
+  if (!foreign_.contains(s.handle)) return {};
+  return invalid(fmt::format("stream {} belongs to another context than the primary one of device {}",
+                             s.handle, s.device));
+}
+
 Status Streams::destroy(Stream stream) {
   OURO_TRY(Control::allowed_here());
   if (is_legacy(stream.handle) || stream.handle == kThreadStream)

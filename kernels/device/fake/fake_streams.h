@@ -1,6 +1,7 @@
 // The streams of a FakeGpu in one process. Used by its parts that enqueue or wait.
 #pragma once
 #include <map>
+#include <set>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -22,6 +23,8 @@ class Streams {
 
   /// `blocking`: its work and that of the legacy stream of its device run one after the other.
   Result<Stream> create(int device, int priority, bool blocking = false);
+  Result<Stream> create_foreign(int device);
+  Status check_context(Stream);
   Status destroy(Stream);
   Status synchronize(Stream);
   Result<bool> query(Stream);
@@ -57,6 +60,7 @@ class Streams {
   std::unordered_map<void*, std::shared_ptr<Queue>> streams_;
   std::vector<std::shared_ptr<Queue>> defaults_;  ///< the legacy stream of each device
   std::map<std::pair<std::thread::id, int>, std::shared_ptr<Queue>> of_threads_;  ///< their default streams
+  std::set<void*> foreign_;                      ///< handles of streams of another context
   int blocking_ = 0;                             ///< streams in order with the legacy ones; they are few
   std::vector<std::shared_ptr<Queue>> retired_;  ///< destroyed, perhaps still with work
   /// The hardware queues of each device, which its streams share; and the number of streams that have been

@@ -41,7 +41,8 @@ void call_everything(Gpu& g) {
   drop(g.pointer(nullptr)), drop(g.retain_piece(nullptr)), drop(g.release_piece(r)), drop(g.open_to_peers(r));
   drop(g.multicast_create(9, 1, 1)), drop(g.export_fd(m)), drop(g.multicast_import(9, Fd(), 1));
   drop(g.multicast_join(m)), drop(g.multicast_bind(&m, r)), drop(g.free_multicast(m));
-  drop(g.flush_arrivals(0)), drop(g.create_stream(9, 0)), drop(g.destroy_stream(s)), drop(g.synchronize(s));
+  drop(g.flush_arrivals(0)), drop(g.create_stream(9, 0)), drop(g.destroy_stream(s)), drop(g.check_context(s)),
+      drop(g.synchronize(s));
   drop(g.query(s)), drop(g.create_event(9, false)), drop(g.destroy_event(e)), drop(g.record(e, s));
   drop(g.wait(s, e)), drop(g.synchronize(e)), drop(g.query(e)), drop(g.elapsed_ms(e, e));
   drop(g.copy(nullptr, nullptr, 0, s)), drop(g.set(nullptr, 0, 0, s)), drop(g.enqueue({&op, 1}, s));
@@ -60,7 +61,8 @@ TEST(CountingGpu, CountsEachFunctionAsOneCallOfItsKind) {
             "launch 1, batch 1, record 1, wait 1, copy 1, set 1, call_host 1, launch_graph 1");
   EXPECT_EQ(c.text(CallClass::query), "query_stream 1, query_event 1");
   EXPECT_EQ(c.text(CallClass::other),
-            "capturing 1, pointer 1, synchronize_stream 1, synchronize_event 1, elapsed 1, current_device 1, "
+            "capturing 1, check_context 1, pointer 1, synchronize_stream 1, synchronize_event 1, elapsed 1, "
+            "current_device 1, "
             "set_current_device 1, scope 1, properties 1");
   EXPECT_EQ(
       c.text(CallClass::setup),

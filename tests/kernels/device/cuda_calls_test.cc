@@ -68,6 +68,8 @@ TEST_P(CudaCalls, AreThoseThatTheTableStates) {
   }
   expect_stated("capturing", [&](Gpu& g) { return g.capturing(s).ok(); });
   expect_stated("capturing", [&](Gpu& g) { return g.capturing({0, kLegacyStream}).ok(); });
+  expect_stated("check_context", [&](Gpu& g) { return g.check_context(s).ok(); });
+  expect_stated("check_context", [&](Gpu& g) { return g.check_context({0, kThreadStream}).ok(); });
   const auto kind = [&] { return gpu_->pointer(&memory)->kind; };
   expect_stated("pointer", [&](Gpu&) { return kind() == MemoryKind::device; });
   driver_stub.legacy_memory = false;
@@ -84,6 +86,19 @@ TEST_P(CudaCalls, AreThoseThatTheTableStates) {
   for (std::size_t i = 0; i < kGpuCalls; ++i)
     EXPECT_EQ(seen_.calls[i] == 0, kCallTerms[i].cost == CallClass::setup)
         << kCallTerms[i].name << ": every kind whose calls are stated is checked here";
+}
+
+/// The driver's own words for such a stream are those for any wrong handle.
+TEST_P(CudaCalls, StreamsOfOtherContextsAreRefusedByName) {
+  int other = 0;
+  driver_stub.stream_context = &other;
+  const Status of_another = gpu_->check_context(stream_);
+  EXPECT_EQ(of_another.reason(), Reason::invalid);
+  EXPECT_NE(of_another.message().find("another context"), std::string::npos) << of_another.message();
+  driver_stub.stream_context = nullptr;
+  driver_stub.green_context = &other;
+  const Status green = gpu_->check_context(stream_);
+  EXPECT_NE(green.message().find("a green context"), std::string::npos) << green.message();
 }
 
 TEST_P(CudaCalls, RaiseTheStackAndNeverLowerIt) {

@@ -30,6 +30,11 @@ int get_limit(std::size_t* value, int) {
   *value = driver_stub.stack;
   return counted();
 }
+int stream_context(void*, void** context, void** green) {
+  *context = driver_stub.stream_context ? driver_stub.stream_context : kContext;
+  *green = driver_stub.green_context;
+  return counted();
+}
 int set_limit(int, std::size_t value) {
   driver_stub.stack = value;
   return counted();
@@ -117,6 +122,8 @@ extern "C" int cudaGetDriverEntryPointByVersion(const char* name, void** out) {
     *out = reinterpret_cast<void*>(retain);
   } else if (is == "cuCtxGetLimit") {
     *out = reinterpret_cast<void*>(get_limit);
+  } else if (is == "cuStreamGetCtx") {
+    *out = reinterpret_cast<void*>(stream_context);
   } else if (is == "cuCtxSetLimit") {
     *out = reinterpret_cast<void*>(set_limit);
   } else if (is == "cuPointerGetAttributes") {

@@ -107,6 +107,7 @@ TEST_F(NoDriver, EveryCallIsUnsupported) {
   result("register_host", g.register_host(p, 1));
   refused("unregister_host", g.unregister_host(p));
   result("create_stream", g.create_stream(0, 0));
+  refused("check_context", g.check_context(s));
   refused("destroy_stream", g.destroy_stream(s));
   refused("synchronize(Stream)", g.synchronize(s));
   result("query(Stream)", g.query(s));

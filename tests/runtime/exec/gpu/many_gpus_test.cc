@@ -109,6 +109,19 @@ TEST_P(ManyGpus, NoKernelIsLoadedWhileOthersWait) {
   EXPECT_EQ(fake.stalls(), 0);
 }
 
+TEST(GpuContexts, StreamsOfOtherContextsAreRefusedByName) {
+  OURO_NEEDS_FAKES();
+  gpu::FakeGpu fake;
+  gpu::install(&fake);
+  const auto foreign = fake.create_foreign_stream(0);
+  ASSERT_TRUE(foreign.ok());
+  const Status refused = Stream::cuda(foreign->handle, 0).status();
+  EXPECT_THAT(refused, Fails(Reason::invalid));
+  EXPECT_TRUE(has(refused.message(), "another context")) << refused.message();
+  EXPECT_TRUE(Stream::cuda(nullptr, 0).ok());
+  gpu::install(nullptr);
+}
+
 /// A kernel with calls has frames on the stack. A driver that has to enlarge the stack at a launch waits for
 /// all work of the device, on which another kernel of this library may spin.
 TEST_P(ManyGpus, StackOfAllKernelsIsReservedBeforeTheFirstOperation) {
