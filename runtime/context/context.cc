@@ -17,6 +17,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/process.h"
 #include "runtime/device_memory/peer_access.h"
+#include "runtime/device_memory/peer_trial.h"
 #include "runtime/device_memory/process_ranks.h"
 #include "runtime/job/remarks.h"
 #include "runtime/join/local_socket.h"
@@ -161,6 +162,8 @@ Result<std::shared_ptr<Context>> Context::create(const ContextSpec& spec) {
   }
   if (context->network_) context->start_network();
   context->device_memory_.publish_in_process();
+  if (spec.gpu >= 0 && spec.gpu_path != "staged")
+    OURO_TRY(try_peer_access(context->device_memory_, spec.gpu, spec.join.deadline));
   OURO_INFO(INIT, "rank {} of {} joined job {}", context->rank(), context->size(), wire::hex(spec.join.job));
   return context;
 }

@@ -214,6 +214,8 @@ struct ControlPage {
   Shared<std::uint64_t> gpu_freed;        // counts the exports of device memory that have ended
   Shared<std::uint64_t> gpu_gone[kGone];  // ids of the latest of these: the k-th, from 0, at k mod kGone
   Shared<std::uint32_t> gpu_open;         // number of exports of other processes that this rank has mapped
+  Shared<std::uint32_t> gpu_trial;        // how far the trial of access to other GPUs is (peer_trial.h)
+  Shared<std::uint32_t> gpu_wrong;        // bit i: the trial has refuted access to GpuRecord::reach[i]
   Shared<std::uint64_t> freed;            // counts freed allocations; peers then drop stale mappings
   ErrorRecord errors[kErrors];
   GroupRecord groups[kRecords];

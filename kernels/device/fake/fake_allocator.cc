@@ -2,6 +2,7 @@
 #include "kernels/device/fake/fake_allocator.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 
@@ -82,7 +83,10 @@ Result<Fd> Allocator::export_fd(const Region& r) {
 Result<Region> Allocator::import_fd(int device, const Fd& fd, std::size_t bytes) {
   OURO_TRY(control_.admit(FakeOp::share, device));
   if (!options_.shareable_memory) return unsupported("this device has no shareable memory");
-  return memory_.import_fd(device, fd, bytes);
+  auto r = memory_.import_fd(device, fd, bytes);
+  if (r.ok() && options_.misdirected && options_.misdirected(options_.first + device))
+    mmap(r->data, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  return r;
 }
 
 Status Allocator::free_region(const Region& r) {

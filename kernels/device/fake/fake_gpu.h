@@ -52,6 +52,9 @@ struct FakeOptions {
   std::size_t stack_bytes = 1024;  ///< of a thread at first, as in CUDA
   std::function<std::size_t(const Kernel&)> local_bytes = {};  ///< KernelInfo::local_bytes; empty: 0
   std::function<bool(int device, int peer)> peer = {};  ///< which devices reach each other; empty: all do
+  /// Whether memory of other processes that a device maps is other memory than theirs, as behind some bridges
+  /// of virtual machines, although the devices report that they reach each other. By number on the host.
+  std::function<bool(int device)> misdirected = {};
   /// As CUDA_VISIBLE_DEVICES: device 0 here is number `first` of the host's `host_devices` (0: this process
   /// sees all).
   int first = 0, host_devices = 0;

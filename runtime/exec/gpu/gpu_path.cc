@@ -9,6 +9,7 @@
 
 #include "kernels/gpu/collect.h"
 #include "kernels/gpu/resident_limit.h"
+#include "runtime/device_memory/peer_trial.h"
 #include "runtime/exec/gpu/gpu_words.h"
 #include "runtime/exec/gpu/hierarchy_cut.h"
 #include "runtime/exec/gpu/resident_path.h"
@@ -32,6 +33,11 @@ bool has_kernels(const GpuTopology& t) {
   even.collective = Collective::all_reduce;
   const auto path = GpuPathChooser(t, "auto").choose(even, {});
   return path.ok() && (*path == GpuPath::leader || *path == GpuPath::resident);
+}
+
+const char* unreached(const GpuTopology& t) {
+  return t.wrong ? "GPUs access each other's memory wrongly, as a trial has shown"
+                 : "not all ranks' GPUs can map each other";
 }
 
 /// Ranks of each host, if the path `hierarchy` can serve them; else 0.
@@ -96,8 +102,6 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
   for (int r = 0; r < t.ranks; ++r) {
     const int w = world[static_cast<std::size_t>(r)];
     const GpuRecord& a = context.members().page(w).gpu;
-    // A peer can write to its page at any time, and no number there is believed to lie within an array.
-    const std::uint32_t reach = std::min<std::uint32_t>(a.reach_count, GpuRecord::kReach);
     if (!a.present && t.without < 0) t.without = r;
     t.values &= a.stream_values != 0;
     t.words &= a.device_words != 0;
@@ -114,7 +118,8 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
       one_process &= together, processes_apart &= !together || w == v;
       t.apart &= !same || w == v;
       t.concurrent &= !same || together || (a.mps != 0 && b.mps != 0);
-      t.reach &= same || (near && std::find(a.reach, a.reach + reach, b.uuid) != a.reach + reach);
+      t.reach &= same || reaches(context.members(), w, v);
+      t.wrong |= context.members().page(w).gpu_wrong.get() != 0;
       share += same;
     }
     // One block a multiprocessor, whatever else they could hold, and half of them for others.
@@ -166,7 +171,7 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
     }
     case GpuPath::resident:
       if (t.ranks == 1) return "the group has one rank";
-      if (!t.reach) return "not all ranks' GPUs can map each other";
+      if (!t.reach) return unreached(t);
       if (!t.concurrent)
         return "ranks of one GPU are in different processes, whose kernels do not run at the same time "
                "without MPS";
@@ -183,14 +188,14 @@ const char* GpuPathChooser::obstacle(GpuPath path, const Operation& op, const Ch
       if (t.ranks == 1) return "the group has one rank";
       if (op.collective != Collective::all_gather && op.collective != Collective::broadcast)
         return "copy engines carry out all_gather and broadcast alone";
-      if (!t.reach) return "not all ranks' GPUs can map each other";
+      if (!t.reach) return unreached(t);
       if (t.ranks > GpuWords::kMaxRanks) return "it serves at most 256 ranks";
       return choice.forced && choice.algorithm != copies_algorithm(op.collective)
                  ? "it carries out the ring of all_gather and the chain of broadcast alone"
                  : nullptr;
     case GpuPath::stream:
       static_assert(GpuWords::kMaxRanks == 256);
-      if (!t.reach) return "not all ranks' GPUs can map each other";
+      if (!t.reach) return unreached(t);
       if (t.ranks > GpuWords::kMaxRanks) return "it serves at most 256 ranks";
       // Rank order over links is the chain's alone.
       if (op.numerics == Numerics::canonical && op.collective == Collective::reduce_scatter)
@@ -268,6 +273,8 @@ Result<GpuPath> GpuPathChooser::choose(const Operation& op, const Choice& choice
     *why = kReasons[static_cast<std::size_t>(p)];
     if (p == GpuPath::staged && !t.queues)
       *why = "staged through the host: ranks that are threads share too few hardware queues";
+    else if (p == GpuPath::staged && t.wrong && !t.reach)
+      *why = "staged through the host: GPUs access each other's memory wrongly, as a trial has shown";
     else if (p == GpuPath::staged && !t.waits)
       *why = "staged through the host: too few hardware queues for streams that wait";
     if (choice.forced && p == GpuPath::stream)

@@ -30,6 +30,7 @@ struct GpuTopology {
   int without = -1;        ///< a rank that has no GPU
   bool one = true;         ///< GPU for all
   bool reach = true;       ///< each can map the others'
+  bool wrong = false;      ///< some pair, as the driver reports, but reads wrong data there
   bool values = true;      ///< streams can wait for values
   bool words = false;      ///< and do so in device memory: each rank's can, and each reaches the others'
   bool concurrent = true;  ///< kernels of all ranks run at the same time: those on one GPU are of one

@@ -122,6 +122,70 @@ TEST(GpuContexts, StreamsOfOtherContextsAreRefusedByName) {
   gpu::install(nullptr);
 }
 
+/// Rank 1 maps other memory than that of rank 0, although its device says that it reaches the other: no rank
+/// may choose a path by which GPUs access each other.
+TEST(GpuTrials, WrongAccessIsFoundWhenRanksJoin) {
+  OURO_NEEDS_FAKES();
+  OURO_NEEDS_PROCESSES();
+  for (const bool wrong : {false, true}) {
+    Watchdog watchdog;
+    const UniqueId id = new_id();
+    Processes ranks(3, [&](int rank, Board&) {
+      gpu::FakeOptions fakes{.devices = 1, .multiprocessors = 16, .first = rank, .host_devices = 3};
+      fakes.misdirected = [&](int device) { return wrong && device == 1; };
+      gpu::install(new gpu::FakeGpu(std::move(fakes)));
+      InitOptions o = options(rank, 3, id);
+      o.gpu = 0;
+      auto c = Context::create(o);
+      ASSERT_TRUE(c.ok()) << c.status().message();
+      auto why = c->world().explain(Collective::all_reduce, kCount, DType::f32, ReduceOp::sum,
+                                    Numerics::inherit, c->device());
+      ASSERT_TRUE(why.ok()) << why.status().message();
+      EXPECT_TRUE(has(*why, wrong ? "wrongly" : "resident")) << *why;
+      Seat seat;
+      seat.make(*c, kCount);
+      const View v = seat.data.view();
+      const Status s = all_reduce(c->world(), v, v);
+      EXPECT_TRUE(s.ok()) << s.message();
+      EXPECT_EQ(seat.data.expect(3), "");
+      EXPECT_EQ(only_ran(c->world(), wrong ? "staged" : "resident"), "");
+      const int two[] = {0, 2};  // these access each other correctly
+      if (rank != 1) {
+        auto g = c->group(two, "two");
+        ASSERT_TRUE(g.ok());
+        EXPECT_TRUE(all_reduce(*g, v, v).ok());
+        EXPECT_EQ(only_ran(*g, "resident"), "");
+      }
+      ASSERT_TRUE(barrier(c->world()).ok());
+    });
+    ranks.join();
+  }
+}
+
+TEST(GpuTrials, PathThatIsForcedIsRefusedWithTheFinding) {
+  OURO_NEEDS_FAKES();
+  OURO_NEEDS_PROCESSES();
+  const ForcedPath forced("resident");
+  Watchdog watchdog;
+  const UniqueId id = new_id();
+  Processes ranks(2, [&](int rank, Board&) {
+    gpu::FakeOptions fakes{.devices = 1, .multiprocessors = 16, .first = rank, .host_devices = 2};
+    fakes.misdirected = [](int device) { return device == 0; };
+    gpu::install(new gpu::FakeGpu(std::move(fakes)));
+    InitOptions o = options(rank, 2, id);
+    o.gpu = 0;
+    auto c = Context::create(o);
+    ASSERT_TRUE(c.ok()) << c.status().message();
+    Seat seat;
+    seat.make(*c, kCount);
+    const Status s = all_reduce(c->world(), seat.data.view(), seat.data.view());
+    EXPECT_THAT(s, Fails(Reason::unsupported));
+    EXPECT_TRUE(has(s.message(), "wrongly, as a trial has shown")) << s.message();
+    ASSERT_TRUE(barrier(c->world()).ok());
+  });
+  ranks.join();
+}
+
 /// A kernel with calls has frames on the stack. A driver that has to enlarge the stack at a launch waits for
 /// all work of the device, on which another kernel of this library may spin.
 TEST_P(ManyGpus, StackOfAllKernelsIsReservedBeforeTheFirstOperation) {
