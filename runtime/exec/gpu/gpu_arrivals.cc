@@ -117,9 +117,14 @@ Status GpuArrivals::announce(const Plan& plan, std::uint64_t seq, std::uint64_t 
     std::copy(op.in_counts.begin(), op.in_counts.end(), arrival.send_counts);
     std::copy(op.out_counts.begin(), op.out_counts.end(), arrival.recv_counts);
   }
+  write_note(plan, seq, stream, capturing);
   *last = words_->arrive(ops_++);
-  if (!*last) return {};
+  Status noted;
+  if (std::atomic_ref(words_->captures()).load(std::memory_order_relaxed) != 0)
+    noted = compare_notes(plan, seq, stream, capturing);
+  if (!*last) return noted;
   OURO_TRY(compare(plan, seq, capturing));
+  OURO_TRY(noted);
   decide();
   return {};
 }
@@ -153,18 +158,71 @@ Result<int> GpuArrivals::leader_of_all() {
   return leader;
 }
 
+Status GpuArrivals::announce_captured(const Plan& plan, std::uint64_t seq, std::uint64_t stream) {
+  OURO_TRY(open());
+  ++captured_;
+  std::atomic_ref(words_->captures()).fetch_add(1, std::memory_order_seq_cst);
+  write_note(plan, seq, stream, true);
+  return compare_notes(plan, seq, stream, true);
+}
+
+void GpuArrivals::write_note(const Plan& plan, std::uint64_t seq, std::uint64_t stream,
+                             bool capturing) const {
+  GpuNote& mine = words_->note(team_.rank, seq);
+  std::atomic_ref(mine.seq).store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);  // pairs with the acquire fence in compare_notes
+  std::atomic_ref(mine.signature).store(plan.folded, std::memory_order_relaxed);
+  std::atomic_ref(mine.stream).store(stream, std::memory_order_relaxed);
+  std::atomic_ref(mine.captured).store(capturing, std::memory_order_relaxed);
+  std::atomic_ref(mine.seq).store(seq + 1, std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // before this rank reads the others' notes
+}
+
+Status GpuArrivals::compare_notes(const Plan& plan, std::uint64_t seq, std::uint64_t stream,
+                                  bool capturing) const {
+  for (int r = 0; r < team_.size; ++r) {
+    GpuNote& note = words_->note(r, seq);
+    const auto written = [&](std::memory_order order) {
+      return std::atomic_ref(note.seq).load(order) == seq + 1;
+    };
+    if (r == team_.rank || !written(std::memory_order_acquire)) continue;
+    const auto signature = std::atomic_ref(note.signature).load(std::memory_order_relaxed);
+    const auto on = std::atomic_ref(note.stream).load(std::memory_order_relaxed);
+    const bool captured = std::atomic_ref(note.captured).load(std::memory_order_relaxed) != 0;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (!written(std::memory_order_relaxed)) continue;  // that rank is far ahead
+    if (signature != plan.folded) return suspicion(team_.named(r), kDetector);
+    if (captured != capturing) return captured_by_one(r, captured);
+    if (on == stream && team_.here(r) && team_.record(r).uuid == team_.record(team_.rank).uuid)
+      return on_one_stream(std::min(r, team_.rank), std::max(r, team_.rank));
+  }
+  return {};
+}
+
+Status GpuArrivals::captured_by_one(int r, bool by_it) const {
+  return Status(Failure{.reason = Reason::mismatch,
+                        .text = by_it ? "it captures this operation into a graph; this rank runs it"
+                                      : "it runs this operation; this rank captures it into a graph",
+                        .rank = team_.named(r),
+                        .detector = kDetector});
+}
+
+Status GpuArrivals::on_one_stream(int a, int b) const {
+  return Status(
+      Failure{.reason = Reason::invalid,
+              .text = fmt::format("ranks {} and {}, threads of one process, are on one stream, "
+                                  "where the first waits for the second; expected a stream for each rank",
+                                  team_.named(a), team_.named(b)),
+              .rank = team_.named(b),
+              .detector = kDetector});
+}
+
 Status GpuArrivals::compare(const Plan& plan, std::uint64_t seq, bool capturing) const {
   const std::uint64_t k = ops_ - 1;
   for (int r = 0; r < team_.size; ++r) {
     const GpuArrival& arrival = words_->arrival(r, k);
     if (arrival.seq != seq || arrival.signature != plan.folded) return suspicion(team_.named(r), kDetector);
-    if ((arrival.captured != 0) != capturing)
-      return Status(Failure{.reason = Reason::mismatch,
-                            .text = arrival.captured
-                                        ? "it captures this operation into a graph; this rank runs it"
-                                        : "it runs this operation; this rank captures it into a graph",
-                            .rank = team_.named(r),
-                            .detector = kDetector});
+    if ((arrival.captured != 0) != capturing) return captured_by_one(r, arrival.captured != 0);
   }
   OURO_TRY(compare_streams());
   if (!pairs_are_told(plan.op, team_.size)) return {};
@@ -188,13 +246,7 @@ Status GpuArrivals::compare_streams() const {
     for (int b = a + 1; b < team_.size; ++b)
       if (team_.context.members().are_threads(team_.world_rank(a), team_.world_rank(b)) &&
           team_.record(a).uuid == team_.record(b).uuid && record(a).stream == record(b).stream)
-        return Status(Failure{
-            .reason = Reason::invalid,
-            .text = fmt::format("ranks {} and {}, threads of one process, are on one stream, "
-                                "where the first waits for the second; expected a stream for each rank",
-                                team_.named(a), team_.named(b)),
-            .rank = team_.named(b),
-            .detector = kDetector});
+        return on_one_stream(a, b);
   return {};
 }
 

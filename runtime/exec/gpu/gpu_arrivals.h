@@ -42,6 +42,12 @@ class GpuArrivals {
   /// The rank that serves the operation that was announced last by one launch for all, if the calls of all
   /// ranks wait; -1: each carries out its own part. Waits for all ranks. Errors: those of the wait.
   Result<int> leader_of_all();
+  /// For an operation that is captured and whose kernels need no record: waits for no rank, however many
+  /// operations this one is ahead, and compares with the ranks that are fewer than 64 apart. Errors:
+  /// mismatch; invalid, as above.
+  Status announce_captured(const Plan&, std::uint64_t seq, std::uint64_t stream);
+  /// Operations that were announced in either way.
+  std::uint64_t announced() const { return ops_ + captured_; }
   /// A copy of rank r's record of the operation that was announced last: a peer could change it under us.
   GpuArrival record(int r) const { return words_->arrival(r, ops_ - 1); }
   /// Of the next operation on the leader's path that is not captured; all ranks count the same.
@@ -72,6 +78,12 @@ class GpuArrivals {
   Status compare(const Plan&, std::uint64_t seq, bool capturing) const;
   Status compare_streams() const;
   void decide();
+  /// Writes this rank's note of an operation.
+  void write_note(const Plan&, std::uint64_t seq, std::uint64_t stream, bool capturing) const;
+  /// Compares with the notes of others. Of two ranks the later one sees the note of the other.
+  Status compare_notes(const Plan&, std::uint64_t seq, std::uint64_t stream, bool capturing) const;
+  Status captured_by_one(int r, bool by_it) const;
+  Status on_one_stream(int a, int b) const;
   std::shared_ptr<GpuWords> opened();  ///< for other threads than the one that announces
   /// What sets words in device memory: two streams, each of which is used only while nothing is in it. The
   /// second is for the case that the first lies behind a stream that waits, in a hardware queue that
@@ -90,7 +102,7 @@ class GpuArrivals {
   static constexpr int kBlockCount = 32;  // words: a line of the device's memory
 
   GpuTeam& team_;
-  std::uint64_t ops_ = 0;  // that were announced
+  std::uint64_t ops_ = 0, captured_ = 0;  // that were announced, by records and by announce_captured()
   std::atomic<std::uint32_t> numbers_{0};
   std::mutex mutex_;  // while those below are being set
   std::shared_ptr<GpuWords> words_;

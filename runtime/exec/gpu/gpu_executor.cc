@@ -96,7 +96,7 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
     }
     return stream_.run(plan, seq, *stream, capturing, path == GpuPath::copies);
   };
-  const std::uint64_t announced = arrivals_.next_operation();
+  const std::uint64_t announced = arrivals_.announced();
   Status ran;
   try {
     ran = on_path();
@@ -107,7 +107,7 @@ Status GpuExecutor::run(const Plan& plan, GpuPath path, std::uint64_t seq,
   const Status marked = pending_.mark(std::move(ahead), work);
   count(path);
   const Status all = ran.ok() ? marked : ran;
-  return arrivals_.next_operation() != announced ? team_.in_part(all) : all;
+  return arrivals_.announced() != announced ? team_.in_part(all) : all;
 }
 
 Status GpuExecutor::run_with_host_part(const Plan& plan, GpuPath path, std::uint64_t seq,

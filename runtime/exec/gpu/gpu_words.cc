@@ -15,7 +15,8 @@ std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage 
 
 std::size_t GpuWords::bytes(int n) {
   return whole_pages(sizeof(Head)) + whole_pages(count(n) * sizeof(std::uint32_t)) +
-         whole_pages(static_cast<std::size_t>(n) * kArrivals * sizeof(GpuArrival));
+         whole_pages(static_cast<std::size_t>(n) * kArrivals * sizeof(GpuArrival)) +
+         whole_pages(static_cast<std::size_t>(n) * kArrivals * sizeof(GpuNote));
 }
 
 Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<SharedSegment> segment, int n) {
@@ -27,6 +28,8 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<SharedSegment> 
   words->words_ = reinterpret_cast<std::uint32_t*>(at);
   const std::size_t word_bytes = whole_pages(count(n) * sizeof(std::uint32_t));
   words->arrivals_ = reinterpret_cast<GpuArrival*>(at + word_bytes);
+  const std::size_t arrivals = whole_pages(static_cast<std::size_t>(n) * kArrivals * sizeof(GpuArrival));
+  words->notes_ = reinterpret_cast<GpuNote*>(at + word_bytes + arrivals);
   OURO_ASSIGN(words->pin_, pin_segment(std::move(segment), at, word_bytes, &words->device_words_));
   return words;
 }

@@ -29,6 +29,13 @@ struct GpuArrival {
   std::uint64_t send_counts[kPairs], recv_counts[kPairs];  // uneven all_to_all
 };
 
+/// A rank's latest operations by sequence number, for which nobody waits: an older one is overwritten. All
+/// members are accessed as atomics.
+struct GpuNote {
+  std::uint64_t seq;  // 1 more; 0: none, or being written
+  std::uint64_t signature, stream, captured;
+};
+
 /// A word that streams write and wait for. Some are set to 1 by one stream, and waited for and cleared by
 /// another: they are 0 whenever nothing is under way, so that a graph which was captured from such pairs can
 /// be replayed. The others hold the numbers of operations. A rank that fails sets them to end waits.
@@ -62,6 +69,11 @@ class GpuWords {
   GpuArrival& arrival(int rank, std::uint64_t op) const {
     return arrivals_[rank * kArrivals + static_cast<int>(op % kArrivals)];
   }
+  GpuNote& note(int rank, std::uint64_t seq) const {
+    return notes_[rank * kArrivals + static_cast<int>(seq % kArrivals)];
+  }
+  /// Whether any rank has captured an operation without an arrival record.
+  std::uint64_t& captures() const { return head_->captures; }
   /// Counts a rank in; true for the last one, which sees all arrival records.
   bool arrive(std::uint64_t op) const {
     // Pairs with itself: the last to arrive has acquired what all others released.
@@ -126,6 +138,7 @@ class GpuWords {
     std::uint32_t leader_plus_1;
     Counter led, verdict;
     std::uint64_t arrived[kArrivals];
+    std::uint64_t captures;
   };
   GpuWords() = default;
   /// Word i, for which `owner` waits.
@@ -144,6 +157,7 @@ class GpuWords {
   std::shared_ptr<void> pin_;  // keeps the segment
   Head* head_ = nullptr;
   GpuArrival* arrivals_ = nullptr;
+  GpuNote* notes_ = nullptr;
   std::uint32_t* words_ = nullptr;
   void* device_words_ = nullptr;
   std::vector<std::byte*> blocks_;  // by rank; empty: the words are pinned

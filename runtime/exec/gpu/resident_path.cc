@@ -256,9 +256,11 @@ Status ResidentPath::run(const Plan& plan, std::uint64_t seq, GpuStream& stream,
   std::copy(arena_->arena.begin(), arena_->arena.end(), a.arena);
   const auto l = gpu::resident(a);
   if (!l.ok()) return l.status();
-  if (!announced) {
+  if (capturing && !announced) {
+    OURO_TRY(arrivals_.announce_captured(plan, seq, stream.identity()));
+  } else if (!announced) {
     bool last = false;
-    OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), capturing, {}, {}, &last));
+    OURO_TRY(arrivals_.announce(plan, seq, stream.identity(), false, {}, {}, &last));
     if (last) arrivals_.release_records();
   }
   OURO_TRY(gpu::gpu().launch(*l->kernel, l->shape, &a, stream.get()));

@@ -21,7 +21,7 @@ constexpr auto kPatience = 1000ms;
 constexpr int kRanks = 3;
 constexpr std::size_t kCount = 3000, kMany = 300'000;  // elements, for packets and by pointer
 
-class ManyGpus : public testing::TestWithParam<const char*> {
+class GpuEach : public testing::Test {
  protected:
   void SetUp() override { OURO_NEEDS_FAKES(); }
   void TearDown() override { gpu::install(nullptr); }
@@ -34,6 +34,8 @@ class ManyGpus : public testing::TestWithParam<const char*> {
     return *fake;
   }
 };
+class ManyCaptures : public GpuEach {};
+class ManyGpus : public GpuEach, public testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, ManyGpus, testing::Values("resident", "copies", "stream"),
                          [](const auto& info) { return info.param; });
 
@@ -107,6 +109,72 @@ TEST_P(ManyGpus, NoKernelIsLoadedWhileOthersWait) {
   auto& fake = install({.harsh = {.lazy_loading = true, .patience = kPatience}});
   expect_in_turn(GetParam(), kCount);
   EXPECT_EQ(fake.stalls(), 0);
+}
+
+/// A rank captures more operations than its arrival records have room for, before any other rank begins.
+TEST_F(ManyCaptures, RankThatCapturesFarAheadWaitsForNobody) {
+  install({});
+  const ForcedPath forced("resident");
+  Watchdog watchdog;
+  InitOptions o;
+  o.deadline = 5s;
+  auto contexts = thread_contexts(kRanks, o);
+  constexpr int kTimes = 200;
+  std::vector<Seat> seats(kRanks);
+  std::vector<gpu::Graph> graphs;
+  std::vector<gpu::Stream> streams;
+  for (std::size_t r = 0; r < kRanks; ++r) {
+    Seat& seat = seats[r];
+    seat.make(contexts[r], 10);
+    const View v = seat.data.view();
+    streams.push_back({contexts[r].device().index, seat.stream.cuda_handle()});
+    ASSERT_TRUE(gpu::gpu().begin_capture(streams[r]).ok());
+    for (int k = 0; k < kTimes; ++k) {
+      auto w = all_reduce(contexts[r].world(), v, v, ReduceOp::max, seat.stream);
+      ASSERT_TRUE(w.ok()) << "rank " << r << ", " << k << ": " << w.status().message();
+    }
+    auto graph = gpu::gpu().end_capture(streams[r]);
+    ASSERT_TRUE(graph.ok()) << graph.status().message();
+    graphs.push_back(*graph);
+  }
+  for (std::size_t r = 0; r < kRanks; ++r) ASSERT_TRUE(seats[r].data.fill(static_cast<float>(r)).ok());
+  for (std::size_t r = 0; r < kRanks; ++r) ASSERT_TRUE(gpu::gpu().launch(graphs[r], streams[r]).ok());
+  for (std::size_t r = 0; r < kRanks; ++r) {
+    ASSERT_TRUE(gpu::gpu().synchronize(streams[r]).ok());
+    EXPECT_EQ(seats[r].data.expect(kRanks - 1), "");
+    ASSERT_TRUE(gpu::gpu().destroy_graph(graphs[r]).ok());
+  }
+  // Operations that are not captured follow.
+  std::vector<Work> works;
+  for (std::size_t r = 0; r < kRanks; ++r) {
+    const View v = seats[r].data.view();
+    works.push_back(*all_reduce(contexts[r].world(), v, v, ReduceOp::sum, seats[r].stream));
+  }
+  for (const Work& w : works) EXPECT_TRUE(w.wait().ok()) << w.wait().message();
+  EXPECT_EQ(seats[0].data.expect(kRanks * (kRanks - 1)), "");
+}
+
+/// One captures an operation that another runs, in either order, or another operation.
+TEST_F(ManyCaptures, DisagreementIsFoundAtOnce) {
+  install({});
+  const ForcedPath forced("resident");
+  Watchdog watchdog;
+  for (const int captures : {0, 1, 2}) {  // the rank that does; 2: both, of different sizes
+    auto contexts = thread_contexts(2);
+    std::vector<Seat> seats(2);
+    Status last;
+    for (std::size_t r = 0; r < 2; ++r) {
+      Seat& seat = seats[r];
+      seat.make(contexts[r], captures == 2 ? 10 + r : 10);
+      const View v = seat.data.view();
+      const gpu::Stream on{contexts[r].device().index, seat.stream.cuda_handle()};
+      const bool mine = captures == 2 || captures == static_cast<int>(r);
+      ASSERT_TRUE(!mine || gpu::gpu().begin_capture(on).ok());
+      last = all_reduce(contexts[r].world(), v, v, ReduceOp::sum, seat.stream).status();
+      if (mine) (void)gpu::gpu().end_capture(on).ok();
+    }
+    EXPECT_THAT(last, Fails(Reason::mismatch)) << captures;
+  }
 }
 
 TEST(GpuContexts, StreamsOfOtherContextsAreRefusedByName) {
