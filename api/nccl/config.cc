@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cstddef>
 #include <cstring>
 
@@ -48,6 +49,8 @@ ncclConfig_t known_part(const ncclConfig_t* from, std::size_t size, unsigned ver
 Config default_config() {
   Config c;
   if (const auto blocking = flag("NCCL_COMM_BLOCKING", c.blocking); blocking.ok()) c.blocking = *blocking;
+  if (const auto blocks = number("NCCL_MAX_CTAS"); blocks.ok() && *blocks && **blocks > 0)
+    c.max_ctas = static_cast<int>(std::min<long long>(**blocks, INT_MAX));
   return c;
 }
 
@@ -76,18 +79,20 @@ ncclResult_t parse(const char* function, const ncclConfig_t* from, const Config&
     return invalid_argument(nullptr, function, "config fields minCTAs {} and maxCTAs {}; expected min <= max",
                             c.minCTAs, c.maxCTAs);
   if (c.blocking != NCCL_CONFIG_UNDEF_INT && !variable("NCCL_COMM_BLOCKING")) out->blocking = c.blocking != 0;
+  if (c.maxCTAs != NCCL_CONFIG_UNDEF_INT && !variable("NCCL_MAX_CTAS")) out->max_ctas = c.maxCTAs;
   if (c.commName) out->name = c.commName;
   static std::atomic<bool> logged{false};
   bool unused = c.netName != nullptr;
-#define OURO_X(field, since, lowest, highest)             \
-  unused = unused || (c.field != NCCL_CONFIG_UNDEF_INT && \
+#define OURO_X(field, since, lowest, highest)                                             \
+  unused = unused || (c.field != NCCL_CONFIG_UNDEF_INT &&                                 \
+                      offsetof(ncclConfig_t, field) != offsetof(ncclConfig_t, maxCTAs) && \
                       offsetof(ncclConfig_t, field) > offsetof(ncclConfig_t, blocking));
   OURO_CONFIG_INTEGERS(OURO_X)
 #undef OURO_X
   if (unused && !logged.exchange(true))
     OURO_INFO(INIT,
-              "of a communicator's config only blocking and commName mean something here; the other fields, "
-              "which tune NCCL, are accepted and unused");
+              "of a communicator's config only blocking, maxCTAs and commName mean something here; the other "
+              "fields, which tune NCCL, are accepted and unused");
   return ncclSuccess;
 }
 

@@ -11,6 +11,8 @@ namespace ouro::nccl {
 struct Config {
   bool blocking = true;
   std::string name;  ///< "" if the user set none
+  int max_ctas =
+      0;  ///< 0: no limit. Counts where a job begins; communicators derived from it share its limit
 };
 
 /// Reads a configuration of any version of the interface: `size` determines which fields are present,

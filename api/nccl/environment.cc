@@ -31,7 +31,8 @@ constexpr Pair kSame[] = {{"NCCL_SOCKET_IFNAME", "OURO_SOCKET_IFNAME"}, {"NCCL_H
 constexpr std::string_view kOwn[] = {"NCCL_CONF_FILE",  "NCCL_COMM_BLOCKING", "NCCL_CHECK_POINTERS",
                                      "NCCL_WIN_ENABLE", "NCCL_P2P_DISABLE",   "NCCL_NET",
                                      "NCCL_COMM_ID",    "NCCL_SOCKET_FAMILY", "NCCL_SHM_DISABLE",
-                                     "NCCL_ALGO",       "NCCL_BUFFSIZE",      "NCCL_MULTI_RANK_GPU_ENABLE"};
+                                     "NCCL_ALGO",       "NCCL_BUFFSIZE",      "NCCL_MULTI_RANK_GPU_ENABLE",
+                                     "NCCL_MAX_CTAS"};
 
 bool g_checks_pointers = false, g_offers_windows = true;
 
@@ -111,6 +112,7 @@ Status read_settings() {
   OURO_ASSIGN(const bool without_p2p, flag("NCCL_P2P_DISABLE", false));
   for (const char* name : {"NCCL_COMM_BLOCKING", "NCCL_SHM_DISABLE"})  // read elsewhere, each time
     OURO_TRY(flag(name, false).status());
+  OURO_TRY(number("NCCL_MAX_CTAS", "a number of blocks").status());  // read elsewhere, each time
   if (without_p2p) supply("OURO_GPU_PATH", "staged", "NCCL_P2P_DISABLE");
   OURO_TRY(read_network());
   OURO_TRY(read_buffers());

@@ -61,6 +61,11 @@ Result<Context> enter_job(ncclComm_t comm, int nranks, const Meeting& meeting, i
   InitOptions o;
   o.rank = rank, o.world_size = nranks, o.id = meeting.job;
   o.gpu = on_gpu(comm) ? comm->place.index : -1;
+  o.gpu_blocks = comm->config.max_ctas;
+  if (o.gpu_blocks > 0)
+    OURO_INFO(INIT,
+              "kernels that wait for those of other ranks have at most {} blocks (NCCL_MAX_CTAS, maxCTAs)",
+              o.gpu_blocks);
   o.cancel = comm->cancelled;
   if (nranks == 1 || meeting.process_alone) return Context::create(o);
   Report report{.rank = rank, .world = nranks};

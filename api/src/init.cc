@@ -187,6 +187,9 @@ Result<rt::ContextSpec> spec_of(const InitOptions& o) {
   spec.rules = std::move(*rules);
   OURO_ASSIGN(spec.calibration, rt::calibration_mode());
   if (*spin) spec.spin = std::chrono::microseconds(**spin);
+  if (o.gpu_blocks < 0)
+    return invalid(fmt::format("gpu_blocks {}; expected 0 (no limit) or more", o.gpu_blocks));
+  spec.gpu_blocks = o.gpu_blocks;
   spec.gpu_path = **path;
   if (*copies) spec.gpu_copy_bytes = static_cast<std::size_t>(**copies);
   if (*direct) spec.gpu_direct_bytes = static_cast<std::size_t>(**direct);

@@ -52,6 +52,7 @@ Result<std::shared_ptr<SharedSegment>> make_page(const ContextSpec& spec) {
   if (spec.local_rank == 0 && spec.local_size > 1)
     page->calibration = host_calibration(spec.calibration).record;
   if (spec.gpu >= 0) OURO_TRY(DeviceMemory::survey(spec.gpu, &page->gpu));
+  page->gpu.blocks = static_cast<std::uint32_t>(spec.gpu_blocks);
   page->state.set(static_cast<std::uint32_t>(ContextState::active));
   return control;
 }

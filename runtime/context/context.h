@@ -73,7 +73,8 @@ class Registration {
 struct ContextSpec {
   JoinOptions join;
   int local_rank = 0, local_size = 1;
-  int gpu = -1;  ///< this rank's device, or -1: none
+  int gpu = -1;        ///< this rank's device, or -1: none
+  int gpu_blocks = 0;  ///< of a kernel that waits for others, at most; 0: no limit
   std::string gpu_path = "auto";
   std::size_t gpu_copy_bytes = std::size_t{256} << 20;  ///< OURO_GPU_COPY_BYTES
   std::size_t gpu_direct_bytes = 256 << 10;             ///< OURO_GPU_DIRECT_BYTES

@@ -190,6 +190,7 @@ struct GpuRecord {
   std::uint32_t device_words;  // whether its streams wait for and write words in device memory, too
   std::uint32_t connections;   // hardware queues that its streams share; 0: each has its own
   std::uint32_t reach_count;
+  std::uint32_t blocks;     // of a kernel that waits for others, at most; 0: no limit
   std::uint32_t multicast;  // whether it supports multicast objects and has kernels for them
   std::uint32_t mps;        // whether kernels of other processes run beside its own
   Uuid uuid;

@@ -56,6 +56,9 @@ struct InitOptions {
   /// true: `invalid` if this process sees fewer GPUs than its host has ranks, `unsupported` if this build has
   /// no code for this rank's.
   bool one_gpu_each = false;
+  /// Blocks, and so multiprocessors, of a kernel that waits for kernels of other ranks, at most; the smallest
+  /// value of a group's ranks counts for all. 0: half of the multiprocessors and at most 32.
+  int gpu_blocks = 0;
   /// The address of rank 0, in place of `id` and `rendezvous`. With a port, address and port name the job and
   /// are where its hosts meet. With port 0, all ranks must be children of one process on one host (or threads
   /// of one process that has one job of this kind) and need no port.

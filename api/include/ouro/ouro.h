@@ -9,10 +9,11 @@
  *
  * ouro.hpp offers the following, which this interface does not: hosts that meet without a launcher's help
  * (InitOptions::address, port, rendezvous, host_id, generation; the environment variables OURO_RENDEZVOUS
- * and OURO_HOSTID do work here), one_gpu_each, the generation and the deadline of a group, the hosts of
- * ranks, alloc_shared, matched messages, messages of an exact length, waits that poll a callback or can be
- * cancelled by another thread, caller-supplied functions in streams, events, pools of streams, in_batch,
- * log_warning, the device and numerics arguments of explain, mix, and everything else in ouro/train.
+ * and OURO_HOSTID do work here), one_gpu_each, gpu_blocks, the generation and the deadline of a group, the
+ * hosts of ranks, alloc_shared, matched messages, messages of an exact length, waits that poll a callback or
+ * can be cancelled by another thread, caller-supplied functions in streams, events, pools of streams,
+ * in_batch, log_warning, the device and numerics arguments of explain, mix, and everything else in
+ * ouro/train.
  *
  * @file */
 #ifndef OURO_OURO_H

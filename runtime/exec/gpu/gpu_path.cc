@@ -124,6 +124,7 @@ GpuTopology gpu_topology(const Context& context, const std::vector<int>& world) 
     }
     // One block a multiprocessor, whatever else they could hold, and half of them for others.
     fewest = std::min(fewest, a.multiprocessors / 2 / std::max(1u, share));
+    if (a.blocks > 0) fewest = std::min(fewest, a.blocks);
   }
   // A thread that maps the words of other processes may wait for the driver, and the driver for streams of
   // the threads beside it, which have begun.

@@ -7,19 +7,25 @@ import sys
 import tempfile
 
 PROGRAM = r"""
-import ctypes, sys
+import ctypes, struct, sys
 class Id(ctypes.Structure): _fields_ = [("internal", ctypes.c_byte * 128)]
 c = ctypes.CDLL(sys.argv[1])
 c.ncclCommInitRank.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, Id, ctypes.c_int]
 unique, comm = Id(), ctypes.c_void_p()
+config = None
+if len(sys.argv) > 2:  # as a program of NCCL 2.17 passes it
+    undefined = -2**31
+    config = struct.pack("QIIiiiiP", 40, 0xCAFEBEEF, 21700, undefined, undefined, undefined, int(sys.argv[2]), 0)
+    c.ncclCommInitRank = lambda comm, n, unique, rank: c.ncclCommInitRankConfig(comm, n, unique, rank, config)
+    c.ncclCommInitRankConfig.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_int, Id, ctypes.c_int, ctypes.c_char_p]
 print("result", c.ncclGetUniqueId(ctypes.byref(unique)) or c.ncclCommInitRank(ctypes.byref(comm), 1, unique, 0))
 if comm: assert c.ncclCommDestroy(comm) == 0
 """
 BARE = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_", "OURO_"))}
 
 
-def run(**variables):
-    done = subprocess.run([sys.executable, "-c", PROGRAM, sys.argv[1]], env=BARE | {"OURO_NCCL_HOST": "1"} | variables,
+def run(*arguments, **variables):
+    done = subprocess.run([sys.executable, "-c", PROGRAM, sys.argv[1], *arguments], env=BARE | {"OURO_NCCL_HOST": "1"} | variables,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
@@ -67,6 +73,14 @@ for text in ("1", "1 ", "0x1", "2"):
     settled("OURO_GPU_PATH=staged (NCCL_P2P_DISABLE)", NCCL_P2P_DISABLE=text)
 settled("is complete", NCCL_P2P_DISABLE=" 0", NCCL_CHECK_POINTERS="0x0", NCCL_WIN_ENABLE="1 ", NCCL_SHM_DISABLE="1 ")
 settled("OURO_FABRIC=tcp (NCCL_NET)", NCCL_NET="Socket ")
+settled("have at most 4 blocks", NCCL_MAX_CTAS="4")
+refused("NCCL_MAX_CTAS=few; expected a number of blocks", NCCL_MAX_CTAS="few")
+_, log = run("6", NCCL_DEBUG="INFO")
+assert "have at most 6 blocks" in log and "accepted and unused" not in log, log
+_, log = run("6", NCCL_DEBUG="INFO", NCCL_MAX_CTAS="5")  # the variable takes precedence
+assert "have at most 5 blocks" in log, log
+_, log = run(NCCL_DEBUG="INFO")
+assert "blocks" not in log, log
 settled("OURO_SELECT=all_reduce:ring,all_gather:ring,reduce_scatter:ring (NCCL_ALGO)", NCCL_ALGO="Ring")
 settled("OURO_SELECT=all_reduce:ring,broadcast:tree (NCCL_ALGO)", NCCL_ALGO="allreduce:ring; broadcast:TREE")
 settled("leaves the algorithm of all_reduce to ouro", NCCL_ALGO="allreduce:^nvls")

@@ -2,12 +2,15 @@
 // nothing that an operation needs waits for a device on which another rank's kernel spins.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "kernels/device/counting_gpu.h"
 #include "kernels/device/fake/fake_gpu.h"
 #include "runtime/group/group.h"
 #include "tests/runtime/exec/gpu/device_arena.h"
@@ -252,6 +255,60 @@ TEST(GpuTrials, PathThatIsForcedIsRefusedWithTheFinding) {
     ASSERT_TRUE(barrier(c->world()).ok());
   });
   ranks.join();
+}
+
+/// Remembers the most blocks that a kernel had.
+class WidestLaunch final : public gpu::CountingGpu {
+ public:
+  using CountingGpu::CountingGpu;
+  Status launch(const gpu::Kernel& k, gpu::Shape shape, const void* args, gpu::Stream s) override {
+    if (k.spins) blocks = std::max(blocks, shape.blocks);
+    return CountingGpu::launch(k, shape, args, s);
+  }
+  using CountingGpu::launch;
+  int blocks = 0;
+};
+
+/// Ranks that name different limits launch the same number of blocks, the smallest that one has named.
+TEST(GpuBlocks, SmallestLimitOfAGroupCountsForAllOfIt) {
+  OURO_NEEDS_FAKES();
+  OURO_NEEDS_PROCESSES();
+  struct Limits {
+    int of[3], world, two;  // by rank, and what follows for all three and for ranks 0 and 2
+  };
+  for (const Limits& limits :
+       {Limits{{0, 0, 0}, 20, 20}, Limits{{6, 3, 0}, 3, 6}, Limits{{0, 1, 64}, 1, 20}}) {
+    Watchdog watchdog;
+    const UniqueId id = new_id();
+    Processes ranks(3, [&](int rank, Board&) {
+      gpu::FakeGpu fake({.devices = 1, .multiprocessors = 40, .first = rank, .host_devices = 3});
+      auto* const widest = new WidestLaunch(fake);
+      gpu::install(widest);
+      InitOptions o = options(rank, 3, id);
+      o.gpu = 0;
+      o.gpu_blocks = limits.of[rank];
+      auto c = Context::create(o);
+      ASSERT_TRUE(c.ok()) << c.status().message();
+      Seat seat;
+      seat.make(*c, 1 << 20);
+      const View v = seat.data.view();
+      ASSERT_TRUE(all_reduce(c->world(), v, v).ok());
+      EXPECT_EQ(seat.data.expect(3), "");
+      EXPECT_EQ(only_ran(c->world(), "resident"), "");
+      EXPECT_EQ(widest->blocks, limits.world);
+      const int two[] = {0, 2};
+      if (rank != 1) {
+        widest->blocks = 0;
+        auto g = c->group(two, "two");
+        ASSERT_TRUE(g.ok() && all_reduce(*g, v, v).ok());
+        EXPECT_EQ(widest->blocks, limits.two);
+        EXPECT_TRUE(g->close().ok());
+      }
+      ASSERT_TRUE(barrier(c->world()).ok());
+      std::_Exit(testing::Test::HasFailure());  // the devices outlive what uses them
+    });
+    ranks.join();
+  }
 }
 
 /// A kernel with calls has frames on the stack. A driver that has to enlarge the stack at a launch waits for
