@@ -113,7 +113,8 @@ TEST(PtxCollect, StoppedLaunchesTouchNothing) {
   };
   for (const Kernel* kernel : collect_kernels()) {
     const std::string_view name = kernel->name;
-    if (name.ends_with("generic") || name == "gather_runs" || name == "meet") continue;  // they have no such word
+    if (name.ends_with("generic") || name == "gather_runs" || name == "meet")
+      continue;  // they have no such word
     if (name.starts_with("hop")) {
       run(*kernel, HopArgs{.count = 16, .incoming = arrays[0], .mine = arrays[0], .store = arrays[1]});
     } else {

@@ -13,6 +13,10 @@ namespace {
 /// All elements of a contiguous tensor.
 View bytes_of(const at::Tensor& t) { return {t.data_ptr(), t.nbytes(), DType::u8, view(t).device}; }
 
+/// On GPUs, messages with this tag are exchanges, which kernels move where they can. Those with other tags pass
+/// through the host, where a receive can choose.
+constexpr int kExchanged = 0;
+
 constexpr int kReport = 1, kGo = 2;  // tags of the monitored barrier
 
 std::string list(const std::vector<int>& ranks) {
@@ -135,7 +139,9 @@ Backend::WorkPtr Backend::send(Tensors& tensors, int to, int tag) {
       call,
       [this, t, from, to, tag](const Stream& s) -> Status {
         *from = to_read(t);
-        return ouro::send(group_, bytes_of(*from), to, tag, s).status();
+        if (tag != kExchanged) return ouro::send(group_, bytes_of(*from), to, tag, s).status();
+        const Transfer sent = Transfer::send_to(to, bytes_of(*from));
+        return ouro::exchange(group_, std::span(&sent, 1), s).status();
       },
       [] {});
 }
@@ -155,10 +161,18 @@ Backend::WorkPtr Backend::receive(Tensors& tensors, int from, int tag, c10d::OpT
           return set.recv(bytes_of(target.flat()), from, tag, {.exact = true}, std::move(ended));
         },
         store);
-  if (from == kAnySource) return from_any_to_gpu(call, tag, target);
+  if (from == kAnySource) {
+    TORCH_CHECK_VALUE(tag != kExchanged, "ouro: ", name, ": on a GPU a receive from any source has a tag other ",
+                      "than 0, and so have the messages that it can take; those with tag 0 match in order");
+    return from_any_to_gpu(call, tag, target);
+  }
   return on_gpu(
       call,
       [this, target, from, tag](const Stream& s) -> Status {
+        if (tag == kExchanged) {
+          const Transfer received = Transfer::receive_from(from, bytes_of(target.flat()));
+          return ouro::exchange(group_, std::span(&received, 1), s).status();
+        }
         return ouro::recv(group_, bytes_of(target.flat()), from, tag, s, {.exact = true}).status();
       },
       store);
