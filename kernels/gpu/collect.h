@@ -50,7 +50,7 @@ Launch fused(const FusedArgs&, int multiprocessors);
 /// that this stream has arrived, and waits until words hold at least `number`, cyclically. Unlike a wait of
 /// the stream itself it has a deadline; after it, `stop` is set, so that later launches touch nothing.
 struct MeetArgs {
-  NumberedWord arrived = {};                    ///< written first
+  NumberedWord arrived = {};               ///< written first
   const std::uint32_t* awaited = nullptr;  ///< the first of `words`, which are `stride` words apart
   std::uint64_t stride = 1;
   int words = 0, skip = -1;  ///< the index of a word that is not awaited, or -1

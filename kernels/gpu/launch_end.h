@@ -17,8 +17,9 @@ struct NumberedWord {
 struct LaunchEnd {
   /// Counts blocks that have ended: a word of the device's memory, 0 between launches. Not for one block.
   std::uint32_t* blocks = nullptr;
-  NumberedWord finished = {};  ///< not written if the launch was stopped: what it should have done is not done
-  NumberedWord ended = {};     ///< written in any case; in pinned memory
+  NumberedWord finished =
+      {};                   ///< not written if the launch was stopped: what it should have done is not done
+  NumberedWord ended = {};  ///< written in any case; in pinned memory
 };
 
 /// Counts a block in. True for the last of `blocks`, which has acquired what the others wrote; the word is 0

@@ -27,7 +27,8 @@ const std::map<std::string, Body>& bodies() {
                                      {"fused_generic", entry<FusedArgs, collect::fused_generic<LaneBlock>>},
                                      {"hop_move", entry<HopArgs, collect::hop_move<LaneBlock>>},
                                      {"hop_generic", entry<HopArgs, collect::hop_generic<LaneBlock>>},
-                                     {"gather_runs", entry<GatherArgs, collect::gather_runs<LaneBlock>>}};
+                                     {"gather_runs", entry<GatherArgs, collect::gather_runs<LaneBlock>>},
+                                     {"meet", entry<MeetArgs, collect::meet<LaneBlock>>}};
 #define OURO_X(t, op)                                                                    \
   {                                                                                      \
     using R = arith::ReductionFor<DType::t, OpKind::op>;                                 \
@@ -92,6 +93,54 @@ TEST_F(GpuCollectLanes, ManyRanksAndMissingOutputsEqualTheHostLoops) { many_rank
 TEST_F(GpuCollectLanes, LargeCountsEqualTheHostLoops) { large_counts(runner, 20011); }
 TEST_F(GpuCollectLanes, HopsEqualTheHostLoops) { every_hop(runner); }
 TEST_F(GpuCollectLanes, PartsOfAMessageEqualTheHostLoops) { every_gather(runner); }
+
+/// Each lane polls words of its own, and one of them ends the launch for all.
+TEST_F(GpuCollectLanes, LanesMeetOtherRanksAndStopAtTheDeadline) {
+  constexpr std::uint32_t kNumber = 7;
+  constexpr int kWords = 5, kStride = 4;
+  std::mt19937_64 random{3};
+  for (const int lanes : {1, 2, 3, 8, 32})
+    for (const bool late : {false, true}) {
+      std::uint32_t come[kWords * kStride] = {}, arrived = 0, finished = 0, ended = 0, stop = 0, missed = 0;
+      for (int w = 0; w < kWords; ++w)
+        come[w * kStride] = w == 1 ? 0 : kNumber + static_cast<std::uint32_t>(w % 2);
+      MeetArgs a;
+      a.arrived = {&arrived, kNumber};
+      a.awaited = come, a.stride = kStride, a.words = kWords, a.skip = late ? -1 : 1;
+      a.number = kNumber, a.deadline_ns = late ? 1 : UINT64_MAX;
+      a.stop = &stop, a.late = &missed;
+      a.end = {.blocks = nullptr, .finished = {&finished, kNumber}, .ended = {&ended, kNumber}};
+      run_lanes(lanes, 0, 1, random, [&](const LaneBlock& at) { bodies().at("meet")(&a, at); });
+      EXPECT_EQ(arrived, kNumber);
+      EXPECT_EQ(ended, kNumber);
+      EXPECT_EQ(finished, late ? 0 : kNumber) << lanes << " lanes";
+      EXPECT_EQ(stop, late ? 1u : 0u) << lanes << " lanes";
+      EXPECT_EQ(missed, late ? 1u : 0u) << lanes << " lanes";
+    }
+}
+
+/// A sum by several blocks of lanes, the last of which writes the words once all have ended.
+TEST_F(GpuCollectLanes, LastBlockEndsTheLaunch) {
+  std::vector<float> in(900, 1), out(900);
+  std::uint32_t blocks = 0, finished = 0, ended = 0;
+  FusedArgs a;
+  a.collective = Collective::all_reduce, a.dtype = DType::f32, a.count = in.size(), a.ranks = 2;
+  a.in[0] = a.in[1] = reinterpret_cast<const std::byte*>(in.data());
+  a.out[0] = reinterpret_cast<std::byte*>(out.data());
+  a.end = {.blocks = &blocks, .finished = {&finished, 1}, .ended = {&ended, 1}};
+  std::mt19937_64 random{3};
+  for (int b = 0; b < 3; ++b) {
+    EXPECT_EQ(ended, 0u) << "block " << b;
+    run_lanes(32, b, 3, random, [&](const LaneBlock& at) {
+      using Sum = arith::ReductionFor<DType::f32, OpKind::sum>;
+      collect::fused_launch<LaneBlock, collect::fused_hot<Sum, 2, LaneBlock>>(a, at);
+    });
+  }
+  EXPECT_EQ(ended, 1u);
+  EXPECT_EQ(finished, 1u);
+  EXPECT_EQ(blocks, 0u);
+  for (const float x : out) ASSERT_EQ(x, 2.0f);
+}
 
 /// Every kernel is tested with lanes.
 TEST_F(GpuCollectLanes, EveryKernelIsRunWithLanes) {

@@ -76,7 +76,7 @@ class LeaderPath {
   std::vector<StandIn> outgrown_;
   std::vector<gpu::MemOp> before_, after_;  // of the call at hand; no memory is taken once it is announced
   std::uint64_t last_plan_ = 0, early_plan_ = 0;  // of the operation before; whose buffers are mapped early
-  std::uint64_t checked_plan_ = 0;          // its buffers are memory of this device; threads need no more
+  std::uint64_t checked_plan_ = 0;  // its buffers are memory of this device; threads need no more
 };
 
 }  // namespace ouro::rt

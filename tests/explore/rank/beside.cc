@@ -50,7 +50,7 @@ void keep_until_written(const std::shared_ptr<GpuStream>&, std::vector<std::shar
 
 std::size_t GpuWords::bytes(int n) {
   return sizeof(Head) + count(n) * sizeof(std::uint32_t) +
-         static_cast<std::size_t>(n) * kArrivals * sizeof(GpuArrival);
+         static_cast<std::size_t>(n) * kArrivals * (sizeof(GpuArrival) + sizeof(GpuNote));
 }
 /// As in gpu_words.cc, without pages and pins: only processors access the words.
 Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<SharedSegment> segment, int n) {
@@ -63,6 +63,7 @@ Result<std::shared_ptr<GpuWords>> GpuWords::open(std::shared_ptr<SharedSegment> 
   words->device_words_ = at;
   at += count(n) * sizeof(std::uint32_t);
   words->arrivals_ = reinterpret_cast<GpuArrival*>(at);
+  words->notes_ = reinterpret_cast<GpuNote*>(words->arrivals_ + n * kArrivals);
   words->pin_ = std::move(segment);
   return std::shared_ptr<GpuWords>(words);
 }

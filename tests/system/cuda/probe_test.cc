@@ -91,9 +91,10 @@ TEST(ProbeAlone, ThreadsDoNotStallOnAFake) {
   install(nullptr);
 }
 
-/// One hardware queue: a stream that waits holds up those of the other threads.
+/// One hardware queue: a stream that waits holds up those of the other threads. (Records of events alone, as
+/// in "threads-wait", are held up by nobody on emulated devices.)
 TEST(ProbeAlone, ThreadsStallWhereStreamsShareAQueue) {
-  for (const char* name : {"threads-wait", "threads-copy-call-and-wait", "eight-threads-words"}) {
+  for (const char* name : {"threads-copy-and-wait", "threads-copy-call-and-wait", "eight-threads-words"}) {
     bool good = true;
     const std::string text = ask(name, {.connections = 1}, &good);
     EXPECT_FALSE(good) << name << ": " << text;

@@ -116,7 +116,7 @@ expect(0 "null stream.*of the calls alone.*Out of bounds values : 0 OK" broadcas
 expect(0 "Out of bounds values : 0 OK" sendrecv --ranks 2 ${device})
 expect(0 "i_p99.*Out of bounds values : 0 OK.*of the .* GB/s that copies inside 1 GPU reached" all_gather -t 2 ${device}
        --events -I 1 --verdict)
-expect(0 "leader: all ranks have one GPU[^\n]*buffers: private" all_reduce -t 2 ${device} --explain)
+expect(0 "resident: kernels of all ranks run at the same time[^\n]*buffers: private" all_reduce -t 2 ${device} --explain)
 expect(0 "\"device_bus\": \"ffff:00:00.0\"" all_reduce -t 2 ${device} --json)
 expect(0 "fake GPU.*Out of bounds values : 0 OK" aggregation --device cuda -t 3 --sites 2,1 --hsdp 1 ${few} -I 1)
 # The rank that leads maps the buffer of the other process in the loop, and only in the first.

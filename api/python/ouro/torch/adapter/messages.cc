@@ -13,8 +13,8 @@ namespace {
 /// All elements of a contiguous tensor.
 View bytes_of(const at::Tensor& t) { return {t.data_ptr(), t.nbytes(), DType::u8, view(t).device}; }
 
-/// On GPUs, messages with this tag are exchanges, which kernels move where they can. Those with other tags pass
-/// through the host, where a receive can choose.
+/// On GPUs, messages with this tag are exchanges, which kernels move where they can. Those with other tags
+/// pass through the host, where a receive can choose.
 constexpr int kExchanged = 0;
 
 constexpr int kReport = 1, kGo = 2;  // tags of the monitored barrier
@@ -162,7 +162,8 @@ Backend::WorkPtr Backend::receive(Tensors& tensors, int from, int tag, c10d::OpT
         },
         store);
   if (from == kAnySource) {
-    TORCH_CHECK_VALUE(tag != kExchanged, "ouro: ", name, ": on a GPU a receive from any source has a tag other ",
+    TORCH_CHECK_VALUE(tag != kExchanged, "ouro: ", name,
+                      ": on a GPU a receive from any source has a tag other ",
                       "than 0, and so have the messages that it can take; those with tag 0 match in order");
     return from_any_to_gpu(call, tag, target);
   }
