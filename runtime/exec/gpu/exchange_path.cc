@@ -306,6 +306,7 @@ std::optional<Failure> ExchangePath::fault() {
   if (!shared_) return std::nullopt;
   const gpu::ResidentError& e = *shared_->error;
   const auto fault = shared_->fault();
+  if (fault == gpu::ResidentFault::none) return std::nullopt;  // the rest may be being written
   const int peer = e.peer >= 0 && e.peer < team_.size ? e.peer : -1;
   switch (fault) {
     case gpu::ResidentFault::none:
