@@ -50,7 +50,7 @@ TEST(GpuLaunchEnd, IsWrittenOnceAllBlocksHaveEnded) {
   }
 }
 
-/// A launch that was stopped has not done its work: it ends, and tells others nothing.
+/// A launch that was stopped has not done its work: it ends without the number for others.
 TEST(GpuLaunchEnd, OfAStoppedLaunchDoesNotSayThatItsWorkIsDone) {
   float in = 1, out = 0;
   std::uint32_t blocks = 0, finished = 0, ended = 0, stop = 1;

@@ -39,73 +39,20 @@ struct ExchangePath::Shared {
   bool faulted() const { return fault() != gpu::ResidentFault::none; }
 };
 
-/// Passed when the kernel has written its number, unless it ended early: then it fails, when this rank has
-/// learned why.
-class ExchangePath::Mark final : public rt::Mark {
+class ExchangePath::Mark final : public EndMark {
  public:
   /// `list`: memory of the transfers, which the kernel reads.
   Mark(std::shared_ptr<GpuStream> stream, std::shared_ptr<EndWord> end, std::uint32_t number,
        std::shared_ptr<Shared> shared, std::shared_ptr<void> list)
-      : stream_(std::move(stream)),
-        end_(std::move(end)),
-        number_(number),
+      : EndMark(std::move(stream), std::move(end), number),
         shared_(std::move(shared)),
         list_(std::move(list)) {}
-  bool passed() override {
-    std::lock_guard lock(mutex_);
-    if (passed_) return true;
-    if (!end_->reached(number_)) {
-      const Status lost = ask_device();
-      if (lost.ok()) return false;
-      stream_->heed(lost);
-      if (!explained_) explain(lost);
-    }
-    if (!explained_ && shared_->faulted()) return false;
-    on_device_.end();
-    list_.reset();
-    return passed_ = true;
-  }
-  Status outcome() override {
-    std::lock_guard lock(mutex_);
-    return outcome_;
-  }
-  Status hold_up(const gpu::Stream& s) override {
-    OURO_ASSIGN(const std::uint64_t capture, gpu::gpu().capturing(s));
-    if (capture != 0) return invalid("a stream that is being captured waits for an exchange outside");
-    const gpu::MemOp wait{gpu::MemOp::Kind::wait_at_least, number_, end_->address()};
-    return gpu::gpu().enqueue({&wait, 1}, s);
-  }
-  HostStream& watcher() override { return stream_->watcher(); }
-  /// If it has not passed by now, it ends with `why`.
-  void fail(const Status& why) {
-    std::lock_guard lock(mutex_);
-    if (!passed_) explain(why);
-  }
 
  private:
-  /// The device is asked from time to time: a word does not say that it never comes.
-  Status ask_device() {
-    const auto now = Clock::now();
-    if (now < ask_at_) return {};
-    ask_at_ = now + kBetween;
-    return end_->ask_device();
-  }
-  void explain(const Status& why) {
-    outcome_ = why;
-    explained_ = true;
-    stream_->note(why);
-  }
-  static constexpr auto kBetween = 10ms;
-  std::shared_ptr<GpuStream> stream_;
-  std::shared_ptr<EndWord> end_;
-  const std::uint32_t number_;
+  bool is_doubtful() const override { return shared_->faulted(); }
+  void release() override { list_.reset(); }
   std::shared_ptr<Shared> shared_;
   std::shared_ptr<void> list_;
-  Clock::time_point ask_at_ = Clock::now() + kBetween;
-  OperationOnDevice on_device_;
-  std::mutex mutex_;
-  bool passed_ = false, explained_ = false;
-  Status outcome_;
 };
 
 const char* ExchangePath::obstacle(const GpuTopology& t) {

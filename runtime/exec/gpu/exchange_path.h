@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "kernels/gpu/exchange.h"
+#include "runtime/exec/gpu/end_mark.h"
 #include "runtime/exec/gpu/end_word.h"
 #include "runtime/exec/gpu/gpu_path.h"
 #include "runtime/exec/gpu/gpu_team.h"

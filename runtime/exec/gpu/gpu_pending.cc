@@ -9,83 +9,33 @@ namespace ouro::rt {
 
 using namespace std::chrono_literals;
 
-/// Passed when its number has been written, unless the words were poisoned by then: then it fails, when this
-/// rank has learned why.
-class GpuPending::Mark final : public rt::Mark {
+class GpuPending::Mark final : public EndMark {
  public:
-  Mark(std::shared_ptr<GpuStream> s, std::shared_ptr<EndWord> e, std::uint32_t number)
-      : stream_(std::move(s)), end_(std::move(e)), number_(number) {}
+  using EndMark::EndMark;
   /// These show that something may have failed that the group is about to detect.
   void doubt(std::shared_ptr<GpuWords> words, std::shared_ptr<ResidentArena> arena) {
     words_ = std::move(words), arena_ = std::move(arena);
-  }
-  bool passed() override {
-    std::lock_guard lock(mutex_);
-    return passed_locked();
-  }
-  Status outcome() override {
-    std::lock_guard lock(mutex_);
-    return outcome_;
   }
   /// It ends with the launch of another rank, and nothing of it is in this rank's streams. Before others see
   /// it.
   void ends_as_told(const OperationEnd::Told& told) { told_ = told; }
   Status hold_up(const gpu::Stream& s) override {
     if (told_.words) return invalid("an operation that is in no stream");
-    OURO_ASSIGN(const std::uint64_t capture, gpu::gpu().capturing(s));
-    if (capture != 0) return invalid("a stream that is being captured waits for an operation outside");
-    const gpu::MemOp wait{gpu::MemOp::Kind::wait_at_least, number_, end_->address()};
-    return gpu::gpu().enqueue({&wait, 1}, s);
+    return EndMark::hold_up(s);
   }
-  HostStream& watcher() override { return stream_->watcher(); }
   bool late() const { return end_->late(); }
-  /// What has not passed by now ends with `why`.
-  void fail(const Status& why) {
-    std::lock_guard lock(mutex_);
-    if (!passed_) explain(why);
-  }
 
  private:
-  bool passed_locked() {
-    if (passed_) return true;
-    if (told_.words) {
-      if (!explained_ && !told_.words->told(told_.number)) return false;
-    } else if (!end_->reached(number_)) {
-      const Status lost = ask_device();
-      if (lost.ok()) return false;
-      stream_->heed(lost);
-      if (!explained_) explain(lost);
-    }
-    if (!explained_ && ((words_ && words_->poisoned()) || (arena_ && arena_->faulted()) || end_->late()))
-      return false;
-    words_ = nullptr, arena_ = nullptr;
-    on_device_.end();
-    return passed_ = true;
+  bool reached() const override {
+    return told_.words ? is_explained() || told_.words->told(told_.number) : EndMark::reached();
   }
-  /// The device is asked from time to time: a word does not say that it never comes.
-  Status ask_device() {
-    const auto now = Clock::now();
-    if (now < ask_at_) return {};
-    ask_at_ = now + kBetween;
-    return end_->ask_device();
+  bool is_doubtful() const override {
+    return (words_ && words_->poisoned()) || (arena_ && arena_->faulted()) || end_->late();
   }
-  void explain(const Status& why) {
-    outcome_ = why;
-    explained_ = true;
-    stream_->note(why);
-  }
-  std::shared_ptr<GpuStream> stream_;
-  static constexpr auto kBetween = 10ms;
-  std::shared_ptr<EndWord> end_;
-  const std::uint32_t number_;
-  Clock::time_point ask_at_ = Clock::now() + kBetween;
+  void release() override { words_ = nullptr, arena_ = nullptr; }
   OperationEnd::Told told_;
   std::shared_ptr<GpuWords> words_;
   std::shared_ptr<ResidentArena> arena_;
-  OperationOnDevice on_device_;
-  std::mutex mutex_;
-  bool passed_ = false, explained_ = false;
-  Status outcome_;
 };
 
 GpuPending::~GpuPending() {

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "runtime/core/thread.h"
+#include "runtime/exec/gpu/end_mark.h"
 #include "runtime/exec/gpu/end_word.h"
 #include "runtime/exec/gpu/gpu_arrivals.h"
 #include "runtime/exec/gpu/resident_path.h"

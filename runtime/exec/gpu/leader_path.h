@@ -30,7 +30,7 @@ class LeaderPath {
   /// `in_call`: the call waits, and nothing precedes it. If the calls of all ranks do, one launch serves all.
   Status run(const Plan&, std::uint64_t seq, GpuStream&, bool capturing, bool in_call, OperationEnd* end);
   /// Announces the operation of another path in a call that waits. *led: one launch has served all ranks;
-  /// otherwise the path goes on from its announcement.
+  /// otherwise the path of the operation has to enqueue its part, without another announcement.
   Status offer_call(const Plan&, std::uint64_t seq, GpuStream&, OperationEnd* end, bool* led);
   /// Makes what operations may need whose buffers are parts of these, of at most `bytes`; nullptr: of none.
   /// So they make nothing between waits of the caller's.

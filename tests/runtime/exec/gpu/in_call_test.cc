@@ -192,7 +192,7 @@ TEST(GpuEarlyMapping, RanksMapBuffersBeforeTheyLead) {
   for (int r = 0; r < kRanks; ++r) EXPECT_GE(ranks.board().completed[r], 1u) << "rank " << r << " never led";
 }
 
-/// Among processes one rank goes on launching for all: the others' contexts have nothing on the GPU.
+/// Among processes the same rank launches for all each time: the others' contexts have nothing on the GPU.
 TEST(GpuInCallOfProcesses, OneProcessLeads) {
   OURO_NEEDS_FAKES();
   OURO_NEEDS_PROCESSES();
