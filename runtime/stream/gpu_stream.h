@@ -13,31 +13,10 @@
 
 #include "kernels/device/gpu.h"
 #include "kernels/gpu/await_host.h"
+#include "runtime/stream/device_pools.h"
 #include "runtime/stream/host_stream.h"
 
 namespace ouro::rt {
-
-/// An event of a device; its destructor returns it to a pool of this process.
-class PooledEvent {
- public:
-  static Result<std::shared_ptr<PooledEvent>> take(int device);
-  ~PooledEvent();
-  PooledEvent(const PooledEvent&) = delete;
-  PooledEvent& operator=(const PooledEvent&) = delete;
-  gpu::Event get() const { return *event_; }
-
- private:
-  explicit PooledEvent(int device) : device_(device) {}
-  const unsigned forks_ = forks();
-  int device_;
-  std::optional<gpu::Event> event_;  ///< none while it is being made
-};
-
-/// Pinned memory of the host, of at least `bytes`; its destructor returns it to a pool of this process.
-Result<std::shared_ptr<void>> take_pinned(std::size_t bytes);
-/// Memory of a device, of at least `bytes`. Its destructor returns it to a pool of this process. It is never
-/// freed, so memory that a network has registered is valid as long as the process.
-Result<std::shared_ptr<std::byte>> take_device(int device, std::size_t bytes);
 
 class GpuStream final : public Stream, public std::enable_shared_from_this<GpuStream> {
  public:
